@@ -71,7 +71,10 @@ Contents:
   `ENTRY(name) {`; the prototype is printed from the declaration. A C++ text includes `common.h`, whose `T` is float or
   double, `index_t` a size, whose `in_parts(count, threads, work)` calls `work(first, last)` on each thread, and whose
   `guarded` turns a lack of memory into a MemoryError; no other exception may leave it. `rows.h` walks along rows in
-  vectors. `common.cuh` and `common.metal.h` sum over a block. A plan for GPUs gives a `Layout`;
+  vectors. `common.cuh` and `common.metal.h` sum over a block. A plan for GPUs gives a `Layout`. The gradient of a
+  parameter of a row is `d_gain: sum[width]`: the text writes a row of parts for each block, `Layout(parts=blocks)` on a
+  GPU and on a CPU one for each `Launch(block=)` rows, and the launch adds them up. `duoln.core.spec` has the language,
+  `duoln.kernels.launch.declared` the order of an entry's parameters;
 * `fused`: adds the rule of two launches on each device that has a text;
 * `register`: tells `duoln selftest`, `doctor` and `bench ops` of an operator, its `Case`s, which `case` makes of
   shapes, and a `Timed`: shapes, what is read and written, and a peer's function;

@@ -69,7 +69,7 @@ extend.fused(l2_rows, forward, vjp, _forward)  # the rules "compiled", "cuda" an
 _ROWS = (1, 7), (3, 33), (2, 3, 64), (5, 1000), (1000, 100)
 extend.register(
     l2_rows,
-    lambda: [*(extend.case(l2_rows, shape, eps=1e-6) for shape in _ROWS),
+    lambda: [*(extend.case(l2_rows, shape, eps=0.5) for shape in _ROWS),  # an eps whose loss is seen
              *(extend.case(l2_rows, (9, 130), eps=1e-6).on_gpu(dtype) for dtype in ("float16", "bfloat16"))],
     extend.Timed(lambda shape: extend.case(l2_rows, shape, eps=1e-6), shapes=[(4096, 1024), (65536, 256)],
                  small=[(1024, 1024)], arrays=(2, 3), flops=(3, 6),  # x and y; then x, dy and dx

@@ -11,6 +11,7 @@ Other packages bring the same by `register`, beside their operators.
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
@@ -24,7 +25,7 @@ from duoln import ops
 from duoln.backends.protocol import Backend
 from duoln.core import Op, Rule
 from duoln.core.arguments import check_function, described
-from duoln.errors import DtypeError, PluginError, UsageError, words_of
+from duoln.errors import CallError, DtypeError, PluginError, UsageError, words_of
 
 Arrays = Sequence[np.ndarray | None]
 Macros = Mapping[str, int]
@@ -201,7 +202,23 @@ def case(op: Op[..., Any], *shapes: Sequence[int], length: int | None = None, la
         label: the name; by default the shapes and attributes.
         seed: of the values.
         attrs: the operator's attributes.
+
+    Raises:
+        CallError: the operator takes other arrays or attributes.
     """
+    inputs = op.spec.inputs if op.spec is not None else []
+    most, least = len(inputs), sum(not each.optional for each in inputs)
+    if op.spec is not None and not least <= len(shapes) <= most:
+        raise CallError(f"[case] {op.name}: expected the shapes of {least} to {most} arrays, found {len(shapes)}")
+    for each, shape in zip(inputs, shapes, strict=False):
+        if not isinstance(shape, tuple | list) or each.kind not in ("real", "any"):
+            raise CallError(f"[case] {op.name}: expected a shape of an array of floats as {each.name}, found "
+                            f"{described(shape)}{'' if each.kind == 'real' else f' for {each.kind}'}; "
+                            "extend.Case(..., make=function) gives any arrays")
+    known = [p.name for p in inspect.signature(op).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for key in attrs:
+        if op.spec is not None and key not in known:
+            raise CallError(f"[case] {op.name}: expected attributes of {', '.join(known) or 'none'}; found {key!r}")
     named = ", ".join([*map(by, shapes), *(f"{key} {value}" for key, value in attrs.items())])
     longest = max((n for shape in shapes for n in shape), default=1)
     return Case(op.name, label or named, drawn(*shapes, seed=seed), attrs, length or max(longest, 1),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,7 +72,7 @@ def is_there(file: str) -> bool:
     return (FOLDER / file).is_file() or (file in _variants and FOLDER.is_dir())
 
 
-def text(file: str) -> str:
+def text(file: str, change: Callable[[str], str] | None = None) -> str:
     """The source of `kernels/<file>`, with its prototypes; each header stands where it is first included.
 
     A header is looked for beside the file that includes it, then among the shared ones in `kernels/text/`.
@@ -90,19 +91,29 @@ def text(file: str) -> str:
                               f"{', '.join(declared) or 'none'}")
         if file.endswith(".cpp"):
             whole = declared[name]
-            return f"{_SHOWN[0]} {whole}; {_SHOWN[1]} {whole}" if _is_outside(file) else whole
+            return f"{_SHOWN[0]} {whole}; {_SHOWN[1]} {whole}" if hides_names(file) else whole
         return f'extern "C" __global__ void {attributes or ""} {declared[name]}'
 
-    whole = _OPENED.sub(prototype, with_headers(file))
+    whole = _OPENED.sub(prototype, with_headers(file) if change is None else _whole(file, change))
     by_words = [f"BY_WORDS({name})\n" for name in entries_in(file)] if "#define BY_WORDS" in whole else []
     return "".join((whole, *by_words))
 
 
-def _is_outside(file: str) -> bool:
+def hides_names(file: str) -> bool:
     """True for the C++ text of another package. What it defines is hidden from other libraries: those of float32 and of
     float64, and of two packages, would share the statics of inline functions that have one name.
     """
-    return file.endswith(".cpp") and Path(file).is_absolute()
+    return file.endswith(".cpp") and is_outside(file)
+
+
+def is_outside(file: str) -> bool:
+    """True for the text of another package."""
+    return Path(file).is_absolute()
+
+
+def own_text(file: str) -> str:
+    """A text without its headers."""
+    return (FOLDER / file).read_text(encoding="utf-8")
 
 
 def entries_in(file: str) -> list[str]:
@@ -130,11 +141,16 @@ def _import_declarations(folder: str) -> None:
 @cache
 def with_headers(file: str) -> str:
     """A text with its headers, and without prototypes."""
+    return _whole(file)
+
+
+def _whole(file: str, change: Callable[[str], str] | None = None) -> str:
+    """The same; `change` makes another text of the file's own, without its headers."""
     seen = {FOLDER / file}
     if file in _variants:
         return _inserted(_variants[file], FOLDER / file, seen)
-    whole = _pasted(FOLDER / file, seen, _is_outside(file))
-    return f"{_HIDDEN[0]}\n{whole}\n{_HIDDEN[1]}\n" if _is_outside(file) else whole
+    whole = _pasted(FOLDER / file, seen, hides_names(file), change)
+    return f"{_HIDDEN[0]}\n{whole}\n{_HIDDEN[1]}\n" if hides_names(file) else whole
 
 
 def metal(file: str) -> tuple[str, str]:
@@ -149,9 +165,10 @@ def metal(file: str) -> tuple[str, str]:
     return whole.removesuffix(body), body
 
 
-def _pasted(path: Path, seen: set[Path], hides: bool = False) -> str:
+def _pasted(path: Path, seen: set[Path], hides: bool = False, change: Callable[[str], str] | None = None) -> str:
     seen.add(path)
-    return _inserted(path.read_text(encoding="utf-8"), path, seen, hides)
+    own = path.read_text(encoding="utf-8")
+    return _inserted(own if change is None else change(own), path, seen, hides)
 
 
 def _inserted(own: str, path: Path, seen: set[Path], hides: bool = False) -> str:

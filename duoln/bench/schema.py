@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from duoln.data.json_text import json_of, read_json
 from duoln.data.text import read_lines
-from duoln.errors import RecordError, UsageError
+from duoln.errors import DataFormatError, RecordError, UsageError
 
 SCHEMA = "duoln-bench/1"
 KINDS = ("ops", "rnn", "attention", "train", "language-model", "wide")
@@ -95,7 +95,13 @@ def load(path: Path) -> dict[str, Any]:
         UsageError: a record of another schema.
         RecordError: a key is missing or wrong.
     """
-    content = read_json(path, _MAX_BYTES)
+    try:
+        content = read_json(path, _MAX_BYTES)
+    except DataFormatError as error:
+        if path.suffix == ".jsonl":
+            raise UsageError(f"{path}: expected a record, as --json writes it; found lines of --append, which `duoln "
+                             "bench machines` reads") from error
+        raise
     schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, str) and schema != SCHEMA:
         raise UsageError(f"{path}: schema: expected {SCHEMA}, found {schema!r}; measure again with this duoln")
@@ -107,6 +113,9 @@ def load(path: Path) -> dict[str, Any]:
 def load_timings(path: Path) -> list[dict[str, Any]]:
     """The lines of a file of timings, checked; errors as those of `load`."""
     lines = []
+    if path.suffix == ".json":
+        raise UsageError(f"{path}: expected lines of timings, as --append FILE.jsonl writes them; a record of --json "
+                         "is for `duoln compare`")
     for number, text in read_lines(path, _MOST_TIMINGS, _LONGEST_LINE):
         where = f"{path}, line {number}"
         line = json_of(where, text.encode())

@@ -96,7 +96,7 @@ import numpy as np
 import pytest
 from duoln.testing import check_kernel, check_op
 
-from NAME.operator import NAME_rows
+from NAME.operators import NAME_rows
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -109,7 +109,7 @@ def test_kernels():
     print(*check_kernel(NAME_rows, twins=[("sum[0] += ", "sum[0] -= ")]), sep="\\n")
 '''
 README_OPERATOR = '''
-`NAME/operator.py` has an operator, `NAME_rows`, with kernels: `NAME_rows.cpp`, `.cu` and `.metal` beside it. To import
+`NAME/operators.py` has an operator, `NAME_rows`, with kernels: `NAME_rows.cpp`, `.cu` and `.metal` beside it. To import
 the package brings its rules.
 
 ```sh
@@ -198,7 +198,7 @@ def fill(name: str, operator: bool = False) -> dict[str, str]:
         made["tests/test_operator.py"] = filled(TEST_OPERATOR)
         made |= _operator(name)
         last = "return nn.Sequential(*layers, nn.Linear"
-        task = task.replace("\n\n\n@dataclass", f"\n\nfrom {name}.operator import {name}_rows\n\n\n@dataclass", 1)
+        task = task.replace("\n\n\n@dataclass", f"\n\nfrom {name}.operators import {name}_rows\n\n\n@dataclass", 1)
         task = task.replace(last, last.replace("*layers", f"*layers, {name}_rows"))
     return {**made, f"{name}/task.py": task}
 
@@ -212,7 +212,7 @@ def _operator(name: str) -> dict[str, str]:
     for line in ("import numpy as np\n\n", "import duoln\n"):
         program = program.replace(line, "")
     program = program.replace("from duoln import extend, testing", "from duoln import extend")
-    made = {f"{name}/operator.py": program.rstrip() + "\n"}
+    made = {f"{name}/operators.py": program.rstrip() + "\n"}
     for end in (".cpp", ".cu", ".metal"):
         made[f"{name}/l2_rows{end}"] = folder.joinpath(f"l2_rows{end}").read_text(encoding="utf-8")
     return {path.replace("l2_rows", f"{name}_rows"):

@@ -34,7 +34,7 @@ def checked_rule(name: str, likes: Sequence[int | None] | None, rule: Rule, nati
         gradients = vjp(be, saved, gout, needs)
         if isinstance(gradients, tuple | list) and len(gradients) == len(natives):  # else the tape explains it
             for k, (x, gradient, need) in enumerate(zip(natives, gradients, needs, strict=True)):
-                if need and gradient is not None and _kind(gradient) != _kind(x):
+                if need and _kind(gradient) != _kind(x):
                     raise GradientError(f"[{name}] rule '{rule.name}': expected as gradient {k} one like its array, "
                                         f"{_words(x)}; found {_words(gradient)}")
         return gradients

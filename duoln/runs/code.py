@@ -96,7 +96,7 @@ def code_of(kind: type | Callable[..., Any], names: list[str]) -> Iterator[bytes
         return
     if not file.is_file():  # such as <stdin>
         return
-    package = getattr(sys.modules.get(kind.__module__), "__package__", None) or ""
+    package = getattr(sys.modules.get(kind.__module__), "__package__", None) or _package_around(file)
     if package:
         texts = list(texts_below(file.parent))
         for name, content in zip(texts[::2], texts[1::2], strict=True):
@@ -115,11 +115,23 @@ def code_of(kind: type | Callable[..., Any], names: list[str]) -> Iterator[bytes
         yield _without_comments(path.name, path.read_bytes())
 
 
+def _package_around(file: Path) -> str:
+    """The package of a file that is run as a program, by folders with an __init__.py; empty if there is none."""
+    names: list[str] = []
+    for folder in file.resolve().parents:
+        if not (folder / "__init__.py").is_file():
+            break
+        names.insert(0, folder.name)
+    return ".".join(names)
+
+
 def _without_comments(name: str, content: bytes) -> bytes:
-    """The lines of a file of Python without comments, without those that are empty then; other files as they are."""
-    if not name.endswith(".py"):
-        return content
+    """The lines of a file without comments, without those that are empty then; in texts of kernels without lines that
+    are comments as a whole.
+    """
     lines = content.splitlines()
+    if not name.endswith(".py"):
+        return b"\n".join(line.rstrip() for line in lines if line.strip() and not line.lstrip().startswith(b"//"))
     try:
         for token in tokenize.tokenize(BytesIO(content).readline):
             if token.type == tokenize.COMMENT:

@@ -21,7 +21,6 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.core.arguments import described
 from duoln.core.spec import Array, Spec
 from duoln.errors import KernelError
 from duoln.kernels import launch as launches, source
@@ -88,7 +87,7 @@ class Driver:
         text, name = layout.text or (file, entry)
         macros = {**layout.macros, **({"STORAGE": storage} if storage else {})}
         self.launched.add((text, tuple(macros.items())))
-        program = hostgpu.compile(self.text(source.text(text)), macros)
+        program = hostgpu.compile(source.text(text, self.text), macros)
         made = _results(spec, arrays, shapes, flags, layout.parts, dtype)
         kinds = {each.name: np.float32 if each.kind[0] == "f" else np.int32 for each in declared.numbers_of(spec)}
         program.launch(name, layout.grid, layout.block, [
@@ -140,8 +139,8 @@ def _planned(plan: Callable[..., Layout], storage: int, sizes: Mapping[str, int]
     given = {f"has_{name}": x is not None for name, x in arrays.items()}
     told = {"storage": storage, **sizes, **numbers, **given, **more}
     layout = plan(**{name: told[name] for name in inspect.signature(plan).parameters})
-    if not isinstance(layout, Layout):
-        raise KernelError(f"plan: expected an extend.Layout, found {described(layout)}")
+    if not isinstance(layout, Layout) or not isinstance(layout.grid, tuple) or not isinstance(layout.block, tuple):
+        raise KernelError(f"plan: expected extend.Layout(blocks, threads) of two tuples, found {layout!r}")
     return layout
 
 

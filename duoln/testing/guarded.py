@@ -28,14 +28,15 @@ def main(module: str, name: str, side: guard_pages.Side) -> int:
     backend = runtime.backend("numpy")
     known = registry.registered()[name]
     cases = [case for case in known.cases() if not case.gpu]
-    for case in cases:
-        list(selftest.run(backend, [case]))  # what is made once lies in ordinary memory
-    host.empty = np.empty  # without what it adds for cache lines
-    allocators.append(guard_pages.install(side))
 
     def begin(case: registry.Case, rule: Rule) -> None:
         os.write(1, f"rule '{rule.name}', case {case}\n".encode())
 
+    for case in cases:
+        list(selftest.run(backend, [case], 1, begin))  # what is made once lies in ordinary memory
+    host.empty = np.empty  # without what it adds for cache lines
+    allocators.append(guard_pages.install(side))
+    os.write(1, b"guarded\n")
     wrong = [f"rule '{o.rule}', case {o.case}: {o.words}"
              for case in cases for o in selftest.run(backend, [case._replace()], 2, begin) if not o.right]
     os.write(2, "\n".join(wrong).encode())

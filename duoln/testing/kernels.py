@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from duoln import runtime
 from duoln.core import Op
 from duoln.core.arguments import described
@@ -20,7 +22,8 @@ from duoln.testing.hostgpu import HostGpuError
 ARCHITECTURES = ("sm_80", "sm_90")
 _MOST_VALUES = 1 << 17
 """An emulated thread takes a microsecond for what a GPU's takes a nanosecond, so larger cases are left out."""
-_SIGNALS = {-11: "an access outside an array", -7: "an access outside an array", -6: "the C library ended the process"}
+_OUTSIDE = "an access outside an array"
+_SIGNALS = {-11: _OUTSIDE, -7: _OUTSIDE, -6: "an exception that left the text, or a write outside an array"}
 
 
 def check_kernel(op: Op[..., Any], seeds: int = 3, twins: Sequence[Replacement] = ()) -> list[str]:
@@ -52,6 +55,10 @@ def check_kernel(op: Op[..., Any], seeds: int = 3, twins: Sequence[Replacement] 
     if known is None or known.op is not op:
         raise UsageError(f"[check_kernel] expected an operator with cases, found {op.name}, which is not registered; "
                          f"extend.register({op.name}, cases) beside it names them")
+    for twin in twins:
+        if not (isinstance(twin, tuple | list) and len(twin) == 2 and all(isinstance(text, str) for text in twin)):
+            raise DtypeError("[check_kernel] twins: expected pairs (piece, replacement) of texts, found "
+                             f"{described(twin)}")
     runtime.backend("numpy")
     cases = [case for case in registry.registered_cases() if case.op == op.name]
     lines, noticed = [_guarded(op)], set[Replacement]()
@@ -67,6 +74,9 @@ def check_kernel(op: Op[..., Any], seeds: int = 3, twins: Sequence[Replacement] 
         if twin not in noticed:
             raise UsageError("[check_kernel] twins: expected a piece of a CUDA or Metal text, found "
                              f"{twin[0]!r} in none")
+    if all(line.endswith("it has no rule") for line in lines):
+        raise UsageError(f"[check_kernel] expected an operator with kernels, found {op.name} with its composed rule "
+                         "alone")
     return [*lines, *([f"broken twins found: {len(noticed)}"] if noticed else [])]
 
 
@@ -82,14 +92,15 @@ def _guarded(op: Op[..., Any]) -> str:
         done = subprocess.run(processes.command("duoln.testing.guarded", op.__module__, op.name, side), text=True,
                               capture_output=True, check=False,
                               env=processes.environment({"DUOLN_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}))
-        tried = done.stdout.splitlines()
+        every = done.stdout.splitlines()
+        tried = [line for line in every[every.index("guarded") + 1:]] if "guarded" in every else every
         if done.returncode < 0:
             what = _SIGNALS.get(done.returncode, f"the process ended by signal {-done.returncode}")
             last = tried[-1] if tried else "before the first case"
             raise AssertionError(f"[{op.name}] numpy, {last}: {what}, guarded at the {side}")
         if done.returncode:
             raise AssertionError(f"[{op.name}] numpy, guarded at the {side}: {done.stderr.strip()}")
-    _check_reached(op, "numpy", {line.split("'")[1] for line in tried})
+    _check_reached(op, "numpy", {line.split("'")[1] for line in tried}, done.stderr.strip())
     return f"numpy: {len(tried)} cases and rules between guard pages"
 
 
@@ -108,9 +119,19 @@ def _outcomes(op: Op[..., Any], cases: Sequence[Case], backend: Any, seeds: int)
                 outcome = selftest.prove(case, backend, seeds, rule)
             except (HostGpuError, KernelError) as error:
                 raise AssertionError(f"{where}: {error}") from error
+            except Exception as error:  # of the rule's own functions
+                raise AssertionError(f"{where}: {type(error).__name__}: {error}") from error
             if not outcome.right:
-                raise AssertionError(f"{where}: {outcome.words}")
+                raise AssertionError(f"{where}: {_words(outcome)}")
             yield case, rule.name
+
+
+def _words(outcome: selftest.Outcome) -> str:
+    if outcome.problem or not outcome.repeats:
+        return outcome.words
+    if np.isinf(outcome.error):
+        return f"{outcome.worst} has another shape or values that are not finite, as those that nothing has written"
+    return f"{outcome.worst} differs from float64 by {outcome.error:.3g} times what is allowed"
 
 
 def _emulated(op: Op[..., Any], cases: Sequence[Case], backend: Any, seeds: int) -> str:
@@ -121,10 +142,11 @@ def _emulated(op: Op[..., Any], cases: Sequence[Case], backend: Any, seeds: int)
     return f"{len(tried)} cases and rules on the CPU{without}"
 
 
-def _check_reached(op: Op[..., Any], name: str, tried: set[str]) -> None:
+def _check_reached(op: Op[..., Any], name: str, tried: set[str], words: str = "") -> None:
     for rule in op.rules(name)[:-1]:
         if rule.name not in tried:
-            raise AssertionError(f"[{op.name}] {name}: no registered case reaches the rule '{rule.name}'")
+            why = f":\n{words}" if words else ""
+            raise AssertionError(f"[{op.name}] {name}: no registered case reaches the rule '{rule.name}'{why}")
 
 
 def _compiled(driver: Driver) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import REALS, STORAGE, Backend
-from duoln.core import Op, Rule, Tensor
+from duoln.core import Op, Rule, Tensor, composed_only
 from duoln.core.op import each_rule
 from duoln.core.storage import candidates
 from duoln.errors import CallError
@@ -23,7 +23,8 @@ from duoln.testing.gradients import gradcheck, projected_gradients
 def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Callable[..., Any],
              backend: Backend | str, length: int = 1, differentiable: bool = True, dtype: str = "float32",
              attrs: Mapping[str, Any] | None = None) -> None:
-    """Check values, shapes, dtypes and all gradients of `fn` on one backend.
+    """Check values, shapes, dtypes and all gradients of `fn` on one backend: of an operator of yours by its composed
+    rule, and by the rule that runs.
 
     Values are compared with `reference(*inputs in float64)`. Gradients in float64 on NumPy are compared with central
     differences; those of any other backend or dtype are compared with the float64 ones as well.
@@ -44,6 +45,9 @@ def check_op(fn: Callable[..., Any], inputs: Sequence[np.ndarray], reference: Ca
         AssertionError, GradientError: a value, shape, dtype or gradient is wrong.
     """
     backend = runtime.backend_of("check_op", backend)
+    if isinstance(fn, Op) and not fn.is_own and fn.has_rules and fn.rules(backend.name)[:-1]:
+        with composed_only():  # the rule that all others are compared with
+            check_op(fn, inputs, reference, backend, length, differentiable, dtype, attrs)
     wide = [_exact(a, dtype) if a.dtype.kind == "f" else a for a in inputs]
     limit = tolerance(dtype, length)
     tensors = [Tensor(backend.asarray(a, dtype if a.dtype.kind == "f" else None), backend) for a in wide]

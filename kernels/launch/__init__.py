@@ -115,7 +115,9 @@ class Launch(dict[str, Callable[..., Any]]):
         text = self.file + _SUFFIXES[backend]
         if not source.is_there(text):
             return False
-        return backend == "mlx" or self.entry in source.entries_in(text) or (backend == "cupy" and bool(self._texts))
+        if backend == "mlx":  # a file of duoln's may be one kernel alone
+            return not source.is_outside(text) or self.entry.upper() in source.own_text(text)
+        return self.entry in source.entries_in(text) or (backend == "cupy" and bool(self._texts))
 
     def bind(self, values: Mapping[str, Any], varying: str | None = None) -> Callable[..., None]:
         """On CUDA, the launch of those of some values that the declaration names, as a function of a number.

@@ -85,13 +85,13 @@ def test_an_operator_has_its_texts_cases_and_timing(tmp_path):
     package = write_task("odd_waves", tmp_path, operator=True)
     files = {p.relative_to(package).as_posix() for p in package.rglob("*") if p.is_file()}
     texts = {f"odd_waves/odd_waves_rows{end}" for end in (".cpp", ".cu", ".metal")}
-    assert files >= {*texts, "odd_waves/operator.py", "tests/test_operator.py"}
+    assert files >= {*texts, "odd_waves/operators.py", "tests/test_operator.py"}
     for path in files:
         text = (package / path).read_text(encoding="utf-8")
         assert not [word for word in ("NAME", "TITLE", "DIST", "l2_rows", "L2_ROWS") if word in text.replace("KEY", "")], path
     if shutil.which("ruff") is not None:
         assert subprocess.run(["ruff", "check", "--no-cache", "."], cwd=package, check=False).returncode == 0
-    code = ("from odd_waves.operator import odd_waves_rows as op; from duoln import runtime; from duoln.kernels import registry\n"
+    code = ("from odd_waves.operators import odd_waves_rows as op; from duoln import runtime; from duoln.kernels import registry\n"
             "runtime.backend('numpy'); print(len(registry.registered_cases()), len(op.rules('numpy')) > 1, list(registry.timed())[-1])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=package,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)])})

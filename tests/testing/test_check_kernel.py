@@ -4,13 +4,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from duoln import examples, extend
-from duoln.errors import DtypeError, UsageError
+from duoln.errors import CallError, DtypeError, DuolnError, KernelError, UsageError
 from duoln.examples import own_operator
 from duoln.kernels import native, registry
-from duoln.testing import check_error, check_kernel, nvrtc
+from duoln.testing import check_error, check_kernel, check_op, nvrtc
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or shutil.which("g++") is None, reason="it needs Linux and g++")
 FOLDER = Path(examples.__file__).parent
@@ -77,3 +78,39 @@ def test_what_it_refuses():
     check_error(DtypeError, lambda: check_kernel("l2_rows"), "[check_kernel] op: expected an operator")
     square = extend.op("x: real[*shape] -> like x")(own_operator.l2_rows.function)
     check_error(UsageError, lambda: check_kernel(square), "which is not registered; extend.register(l2_rows, cases) beside it")
+
+
+def test_more_of_what_is_broken_is_named(own):
+    with pytest.raises(AssertionError, match=r"(?s)no registered case reaches the rule 'compiled':.*does not compile"):
+        check_kernel(own("l2_rows.cpp", "const T* in = x", "const T* in == x"), seeds=1)
+
+
+def test_an_exception_that_leaves_the_text_names_the_case(own):
+    with pytest.raises(AssertionError, match=r"rule 'compiled', case .*3 x 33.*an exception that left the text"):
+        check_kernel(own("l2_rows.cpp", "RowSum<T> squares;", "RowSum<T> squares;\n            if (row == 2) throw 1;"), seeds=1)
+
+
+def test_a_twin_changes_the_text_alone_and_no_header(own):
+    check_error(UsageError, lambda: check_kernel(own(), seeds=1, twins=[("__shfl_xor_sync", "")]), "found '__shfl_xor_sync' in none")
+    check_error(DtypeError, lambda: check_kernel(own(), twins=("a", "")), "twins: expected pairs (piece, replacement) of texts, found 'a'")
+
+
+def test_check_op_tries_the_composed_rule_too(own):
+    own()
+    [module] = [m for name, m in sys.modules.items() if name.startswith("own_test")]
+    op = getattr(module, module.__name__)
+    op.add(extend.Rule("composed", module.composed_forward, lambda be, saved, gout, needs: (gout,)))
+    with pytest.raises(DuolnError, match="expected a derivative"):
+        check_op(op, [np.ones((3, 5))], lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6), "numpy", dtype="float64")
+
+
+def test_an_entry_that_no_text_has(own, tmp_path):
+    own()
+    check_error(KernelError, lambda: extend.Launch(tmp_path / "l2_rows", "nope", "x: real[*size] -> y: like x"), "[nope] expected ENTRY(nope)")
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda op: extend.case(op), "expected the shapes of 1 to 1 arrays, found 0"), (lambda op: extend.case(op, 3), "expected a shape of an array of floats as x, found 3"),
+    (lambda op: extend.case(op, (3, 4), epsilon=2), "expected attributes of eps; found 'epsilon'")])
+def test_a_case_of_other_arrays_or_attributes(make, words):
+    check_error(CallError, lambda: make(own_operator.l2_rows), f"[case] l2_rows: {words}")
