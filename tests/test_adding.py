@@ -119,6 +119,12 @@ def test_the_table_in_the_results_is_that_of_the_record(committed):
     assert f"```text\n{adding_record.table(committed)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
 
 
+def test_the_table_of_norms_is_that_of_its_record():
+    record = records.read(EXAMPLES / "adding_norms.json", Record, Run)
+    assert f"```text\n{adding_record.table(record)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
+    assert {run.norm for run in record.runs} == {"layer", "none", "layer-plain", "layer-detached", "rms", "tanh"}
+
+
 @pytest.mark.minutes
 def test_a_run_of_the_record_is_made_again(committed, numpy_backend):
     """The last bits of a product depend on the CPU, and training magnifies them; the first validations are the same."""

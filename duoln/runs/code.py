@@ -99,9 +99,9 @@ def code_of(kind: type | Callable[..., Any], names: list[str]) -> Iterator[bytes
     package = getattr(sys.modules.get(kind.__module__), "__package__", None) or _package_around(file)
     if package:
         texts = list(texts_below(file.parent))
-        for name, content in zip(texts[::2], texts[1::2], strict=True):
-            yield name
-            yield _without_comments(name.decode(), content)
+        for text_name, content in zip(texts[::2], texts[1::2], strict=True):
+            yield text_name
+            yield _without_comments(text_name.decode(), content)
         own = {path: ".".join([package, *path.relative_to(file.parent).with_suffix("").parts])
                for path in sorted(file.parent.rglob("*.py"))}
     else:

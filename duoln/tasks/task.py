@@ -20,7 +20,7 @@ from duoln.data import Batch
 from duoln.data.batches import count_examples
 from duoln.errors import UsageError
 from duoln.nn import Module, Params
-from duoln.optim import Adam, Groups, Optimizer
+from duoln.optim import Adam, Optimizer
 from duoln.tasks.values import Column, Dataset, Findings, ReferenceCurve, ReferenceTable, Splits, Trained
 
 Predict = Callable[[Batch], np.ndarray]
@@ -154,7 +154,7 @@ class Task:
         """
         raise UsageError(f"[{self.name}] the task does not tell what its layers get")
 
-    def optimizer(self, cfg: Any, updates: int) -> Optimizer | Groups:
+    def optimizer(self, cfg: Any, updates: int) -> Optimizer:
         """The optimizer; Adam by default. `updates` is the number of updates of the whole run, for a schedule."""
         return Adam(learning_rate=cfg.learning_rate)
 

@@ -304,8 +304,10 @@ def _check_use(task: Task, variant: str, cfg: Config, splits: Splits, backend: B
             if not file.is_file():
                 raise AssertionError(f"pictures: expected the files that it names, found no {file}")
         contents = []
-        for name in ("first.png", "second.png") if task.sampling is not None else ():
-            files = task.sample(load_trained(task, folder.path, backend), task.sampling(), Path(temporary) / name)
+        sampling = task.sampling
+        for name in ("first.png", "second.png") if sampling is not None else ():
+            assert sampling is not None
+            files = task.sample(load_trained(task, folder.path, backend), sampling(), Path(temporary) / name)
             missing = [str(f) for f in files if not f.is_file()]
             if missing or Path(temporary) / name not in files:
                 raise AssertionError(f"sample: expected the file {name} among those it names, all written; found "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -60,7 +60,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
     status = "failed"
     with ExitStack() as told:  # every listener gets the event, even if another one raises
         for listener in everyone:
-            told.callback(lambda each=listener: each.on_end(status, trainer.result()))
+            told.callback(_tell_end, listener, lambda: status, trainer)
         try:
             _run(trainer, folder, everyone, watch)
             status = "done"
@@ -72,6 +72,10 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
             kept = checkpoint.list_paths(folder.checkpoints)
             raise DivergedError(f"{error}; the last good checkpoint is {kept[-1] if kept else 'none'}") from error
     return trainer.result()
+
+
+def _tell_end(listener: Listener, status: Callable[[], str], trainer: Trainer) -> None:
+    listener.on_end(status(), trainer.result())
 
 
 def _run(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener], watch: Watch | None) -> None:
