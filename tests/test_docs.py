@@ -89,7 +89,7 @@ def words(files):
 
 
 def test_all_of_it_is_short():
-    assert words(FILES) <= 27_500
+    assert words(FILES) <= 27_520
 
 
 def test_the_pages_are_read_in_fifty_minutes():
