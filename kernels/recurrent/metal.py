@@ -156,7 +156,7 @@ def supports(cell: str, supports_any: Supports) -> Supports:
         hidden, norms = h.shape[1], Norms.of(cell, norm)
         if hidden > most:
             return f"{hidden} hidden units are more than {most}"
-        if reason := supports_any(be, x, h):
+        if reason := supports_any(be, x, h, norm=norm):
             return reason
         widths = [gates * hidden for gates in parts] + ([hidden] if norms.cell else [])
         reasons = [layer_norm.refusal(width, True, mx.float32) for width in widths]

@@ -28,6 +28,7 @@ from duoln.kernels.launch.declared import Layout
 from duoln.kernels.recurrent.plan import METAL_LADDER
 from duoln.kernels.registry import STORED
 from duoln.testing import selftest
+from duoln.testing.hostgpu.metal import SHARED
 
 WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
 
@@ -83,7 +84,7 @@ def texts_of(kernel):
 
 def complaints(text):
     """The messages of Clang about a kernel."""
-    body = re.sub(r"#include <metal_stdlib>", "", stand_in_metal._SHARED.sub(r"\1THREADGROUP_MEMORY ", text))
+    body = re.sub(r"#include <metal_stdlib>", "", SHARED.sub(r"\1THREADGROUP_MEMORY ", text))
     unit = cindex.Index.create().parse(
         "kernel.cpp", args=["-x", "c++", "-std=c++14", "-nostdinc", "-Wno-unknown-attributes", "-Wno-pragma-once-outside-header"],
         unsaved_files=[("kernel.cpp", f"{WORDS}\n{body}")])

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import hostgpu.text
 import nvrtc_logs
 from nvrtc_logs import Use
 
 from duoln.kernels import source
 from duoln.kernels.settings import WALK_DEVICES, walks
 from duoln.plugins.draw.ops.cuda import dynamic_shared
+from duoln.testing import hostgpu
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 _SHARED_BYTES = {"sm_80": 164 << 10, "sm_90": 228 << 10, "sm_100": 228 << 10}

@@ -15,7 +15,7 @@ import numpy as np
 _SMALL = 8
 _TYPES = {"float32": "float", "int32": "int32_t", "bool": "bool", "float16": "float16_t", "uint16": "bfloat16_t"}
 """Metal's types of NumPy's dtypes; the bits of bfloat16 are uint16."""
-_SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
+SHARED = re.compile(r"^(\s*)threadgroup (?=\w+ \w+\[)", re.M)
 
 
 class Argument(NamedTuple):
@@ -47,5 +47,5 @@ def host_text(name: str, given: Sequence[Argument], body: str, header: str) -> s
                       for i, a in enumerate(given) if a.declaration.count("&"))
     places = [re.sub(r"(\w+)$", f"number_{i}", p) if "&" in a.declaration else p
               for i, (p, a) in enumerate(zip(places, given, strict=True))]
-    marked = _SHARED.sub(r"\1__shared__ ", body)
+    marked = SHARED.sub(r"\1__shared__ ", body)
     return f'{header}\nextern "C" __global__ void {name}({", ".join(places)}) {{\n{numbers}{marked}\n}}\n'
