@@ -89,7 +89,7 @@ def words(files):
 
 
 def test_all_of_it_is_short():
-    assert words(FILES) <= 27_520
+    assert words(FILES) <= 27_530
 
 
 def test_the_pages_are_read_in_fifty_minutes():
