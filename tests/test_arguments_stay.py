@@ -215,7 +215,7 @@ WITHOUT_ARRAYS = {
     "duoln.backend", "duoln.find_rate", "duoln.init", "duoln.load", "duoln.load_arrays", "duoln.load_pytorch", "duoln.load_state", "duoln.observed", "duoln.ranks", "duoln.summary",
     "duoln.optim.cosine", "duoln.optim.exponential", "duoln.optim.linear_warmup", "duoln.optim.piecewise", "duoln.optim.schedule", "duoln.optim.steps", "duoln.nn.no_dropout",
     "duoln.data.read_idx", "duoln.data.read_json", "duoln.data.read_lines", "duoln.data.read_mnist", "duoln.data.read_npz", "duoln.data.read_tar", "duoln.data.read_text",
-    "duoln.testing.check_corpus", "duoln.testing.check_error", "duoln.testing.check_task"}
+    "duoln.testing.check_corpus", "duoln.testing.check_error", "duoln.testing.check_kernel", "duoln.testing.check_task"}
 
 
 def test_every_function_is_called_or_takes_no_arrays():

@@ -66,7 +66,7 @@ def test_rates_are_those_of_the_groups(be, rng):
 
 def test_a_task_may_have_groups(numpy_backend, tmp_path):
     task = Line()
-    task.optimizer = lambda cfg: optim.Groups({"0.bias": optim.SGD(0.05)}, rest=optim.SGD(cfg.learning_rate))
+    task.optimizer = lambda cfg, updates: optim.Groups({"0.bias": optim.SGD(0.05)}, rest=optim.SGD(cfg.learning_rate))
     task = named(task, "here")
     cfg = make_config(task, "plain")
     trainer = Trainer(task, "plain", cfg, task.data(cfg), numpy_backend)

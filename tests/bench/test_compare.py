@@ -15,6 +15,7 @@ from duoln.cli import main
 from duoln.cli.bench import operators
 from duoln.errors import UsageError
 from duoln.kernels import native
+from duoln.runs.code import commit_words
 from duoln.testing import check_error
 
 
@@ -214,9 +215,9 @@ def test_durations(seconds, words):
 
 def test_a_commit_is_told_by_its_first_ten_digits():
     sha = "0123456789abcdef0123456789abcdef01234567"
-    assert compare._commit({"sha": sha, "dirty": False}) == "0123456789"
-    assert compare._commit({"sha": sha, "dirty": True}) == "0123456789 with changes"
-    assert compare._commit(None) is None
+    assert commit_words({"sha": sha, "dirty": False}) == "0123456789"
+    assert commit_words({"sha": sha, "dirty": True}) == "0123456789 with changes"
+    assert commit_words(None) is None
 
 
 def test_folders_of_runs_are_for_another_command(tmp_path, capsys):

@@ -52,7 +52,7 @@ LOADED = {
     "a hook with a wrong signature": (module("@hookimpl\ndef duoln_tasks(a, b):\n    return []"), "'a'"),
     "a hook that is no function": (module("duoln_tasks = hookimpl(3)"), "AttributeError"),
     "a hook that gives a generator that fails": (module("@hookimpl\ndef duoln_tasks():\n    yield Spirals()\n    raise ValueError('x')"), "ValueError: x"),
-    "a hook that gives nothing": (module("@hookimpl\ndef duoln_tasks():\n    return 3"), "TypeError"),
+    "a hook that gives nothing": (module("@hookimpl\ndef duoln_tasks():\n    return 3"), "PluginError: duoln_tasks: expected a list, found 3"),
     "an object whose repr fails": (module("class R:\n    def __repr__(self): raise SystemExit(0)\n@hookimpl\ndef duoln_tasks():\n    return [R()]"), "found R"),
     "a module whose attributes fail": ("def __dir__():\n    raise ValueError('boom')", "ValueError: boom"),
     "a name that goes up": (task("name = '../x'"), "name: expected a name of 1 to 64"),

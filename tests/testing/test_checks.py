@@ -20,7 +20,7 @@ def test_a_graph_has_the_bits_of_the_step(task, gpu):
 def test_every_task_is_compared():
     from duoln.tasks.registry import Registry
 
-    assert sorted(checks.TASKS) == sorted(Registry().tasks)
+    assert sorted(checks.TASKS) == sorted(Registry().tasks.keys() - {"sequential_mnist"})  # it makes no data
 
 
 def test_bits_that_differ_are_named(numpy_backend, monkeypatch):
