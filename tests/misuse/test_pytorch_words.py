@@ -60,7 +60,7 @@ LINES = {
     "Adam(betas=)": (TypeError, lambda: optim.Adam(1e-3, betas=(0.9, 0.99)), "optim.Adam(1e-3, beta1=0.9, beta2=0.999)"),
     "cross_entropy(weight=)": (TypeError, lambda: ops.softmax_cross_entropy(X, X, weight=X), "did you mean 'class_weights'?"),
     "squared_error(input=, target=)": (TypeError, lambda: ops.squared_error(input=X, target=X), "did you mean 'predictions'?"),
-    "LSTM()(lengths=)": (TypeError, lambda: LSTM(PARAMS, X, lengths=[4, 2]), "LSTM.__call__() got an unexpected keyword argument 'lengths'",
+    "LSTM()(lengths=)": (TypeError, lambda: LSTM(PARAMS, X, lengths=[4, 2]), "Recurrent.__call__() got an unexpected keyword argument 'lengths'",
                          "mask= is true at a sequence's own steps, `duoln.tensor(np.arange(len(x))[:, None] < lengths, x.backend)`"),
     "lstm(lengths=)": (TypeError, lambda: ops.lstm(X, lengths=[4, 2]), "mask= is true at a sequence's own steps"),
     "LSTM()(x, lengths)": (ShapeError, lambda: LSTM(PARAMS, X, X[0]), "[LSTM] states", "mask=duoln.tensor(np.arange(len(x))[:, None] < lengths, x.backend)"),
