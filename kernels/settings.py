@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 from duoln.kernels import source
@@ -61,8 +60,8 @@ def every_setting() -> list[tuple[str, Macros]]:
     source.import_all()
     by_file: dict[str, list[Macros]] = {}
     for launch in Launch.every:
-        text = Path(launch.file)
-        if not launch.runs_on("cupy") or text.is_absolute() or text.name.startswith("walk"):
+        walks = launch.file.rpartition("/")[2].startswith("walk")
+        if walks or source.is_outside(launch.file) or not launch.runs_on("cupy"):
             continue
         for file, macros in launch.settings():
             if macros not in by_file.setdefault(file, []):

@@ -42,7 +42,7 @@ def declare(file: str, entry: str, prototype: str) -> None:
     Raises:
         KernelError: the file of another package has another text than when it was first declared in this process.
     """
-    if Path(file).is_absolute():
+    if is_outside(file):
         text = Path(file).read_text(encoding="utf-8")
         if _first_texts.setdefault(file, text) != text:
             raise KernelError(f"[{entry}] {file} has changed since this process first read it, and a library that is "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from duoln.bench import text
 from duoln.bench.schema import identity, load
 from duoln.errors import UsageError
-from duoln.runs.code import commit_words
+from duoln.runs.commit import commit_words
 from duoln.runs.series import short_names
 
 SCHEMA = "duoln-compare/1"

@@ -60,7 +60,7 @@ from duoln.bench import clock, machine
 from duoln.bench.schema import SCHEMA, check_record
 from duoln.data import json_text
 from duoln.errors import CheckpointError, UsageError
-from duoln.runs.code import git
+from duoln.runs.commit import git
 from duoln.system.filesystem import write_atomically
 
 _SOURCES = (".py", ".cpp", ".cu", ".cuh", ".metal", ".h")

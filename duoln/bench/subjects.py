@@ -76,10 +76,9 @@ class Subject(NamedTuple):
         """The hash of the rule's source files; None if it has none of its own."""
         if self.op is None or rule == "composed":
             return None
-        if self.package:
-            place = Path(inspect.getfile(self.op.function)).parent
-            return source_hash(place.parent, [place.name])
-        return source_hash(KERNELS, [self.timed.case.__module__.split(".")[-2]])
+        cases = Path(inspect.getfile(self.timed.case))
+        place = (cases if cases.is_relative_to(KERNELS) else Path(inspect.getfile(self.op.function))).parent
+        return source_hash(place.parent, [place.name])
 
     @property
     def package(self) -> str:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from duoln.bench import text
 from duoln.data import json_text
 from duoln.errors import CheckpointError, RecordError, UsageError
-from duoln.runs.code import git
+from duoln.runs.commit import git
 from duoln.system import processes
 from duoln.system.filesystem import write_atomically
 from duoln.system.paths import path_argument

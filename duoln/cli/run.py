@@ -254,7 +254,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
                None if failure is None else as_document(failure, str(failure), failure.exit_code))
     if failure is not None:
         raise failure
-    return int(any(getattr(each, "failed", False) for each in listeners))  # the runs are whole; a line has named it
+    return int(any(each.failed for each in listeners))  # the runs are whole; a line has named it
 
 
 def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:

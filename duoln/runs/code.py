@@ -2,7 +2,7 @@
 
 Imports are read from the sources, so that the answer does not depend on what has been imported so far. A module whose
 name is made while the program runs (`importlib.import_module(name)`) is not seen outside of the task's package.
-Python's own modules and installed packages are left out, as long as the task is in none of them. Also: the commit.
+Python's own modules and installed packages are left out, as long as the task is in none of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import importlib.util
 import inspect
 import os
 import secrets
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -24,11 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-import duoln
-
 _NO_BITS = frozenset({"bench", "cli", "doctor.py", "examples", "kernels", "paper", "pictures", "plugins", "testing"})
 """Parts of the package that do not take part in training, and the kernels, which a checkout has elsewhere."""
-_DIGITS, _FILE_DIGITS, _COMMIT_DIGITS, _GIT_SECONDS = 12, 6, 10, 10
+_DIGITS, _FILE_DIGITS = 12, 6
 _TEXTS = (".py", ".cpp", ".cu", ".cuh", ".h", ".metal")
 _STDLIB = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -126,20 +123,20 @@ def _package_around(file: Path) -> str:
 
 
 def _without_comments(name: str, content: bytes) -> bytes:
-    """The lines of a file without comments, without those that are empty then; in texts of kernels without lines that
-    are comments as a whole.
-    """
-    lines = content.splitlines()
+    """A file without comments: of Python all of them, of a kernel's text the lines that are nothing else."""
+    lines = content.split(b"\n")
     if not name.endswith(".py"):
-        return b"\n".join(line.rstrip() for line in lines if line.strip() and not line.lstrip().startswith(b"//"))
+        return b"\n".join(line for line in lines if not line.lstrip().startswith(b"//"))
+    alone = set()
     try:
         for token in tokenize.tokenize(BytesIO(content).readline):
             if token.type == tokenize.COMMENT:
                 row, column = token.start
-                lines[row - 1] = lines[row - 1].decode()[:column].encode()
+                lines[row - 1] = lines[row - 1].decode()[:column].rstrip().encode()
+                alone |= set() if lines[row - 1] else {row - 1}
     except (SyntaxError, ValueError, tokenize.TokenError):  # a template
         return content
-    return b"\n".join(line.rstrip() for line in lines if line.strip())
+    return b"\n".join(line for k, line in enumerate(lines) if k not in alone)
 
 
 def texts_below(*folders: Path) -> Iterator[bytes]:
@@ -240,42 +237,3 @@ def _is_installed(place: str | Path) -> bool:
     """True for a module of Python itself or of an installed package, of whichever environment."""
     real = os.path.realpath(place)
     return real.startswith(_STDLIB) or not _INSTALLED.isdisjoint(Path(real).parts)
-
-
-# The commit ----------------------------------------------------------------------------------------------
-
-_COMMIT = ".commit"
-"""A file in a copy without `.git`: the output of `git describe --always --dirty --abbrev=40 --exclude '*'`."""
-_DIRTY = "-dirty"
-
-
-def git() -> dict[str, Any] | None:
-    """The commit that duoln runs from, and whether files differ from it; None outside a checkout of duoln.
-
-    A copy of a checkout has it in the file `.commit`.
-    """
-    root = Path(duoln.__file__).resolve().parents[1]
-    if (root / _COMMIT).is_file():
-        commit = (root / _COMMIT).read_text(encoding="utf-8").strip()
-        return {"sha": commit.removesuffix(_DIRTY), "dirty": commit.endswith(_DIRTY)} if commit else None
-    if not (root / ".git").exists():
-        return None
-    sha = _answer(root, "rev-parse", "HEAD")
-    changes = _answer(root, "--no-optional-locks", "status", "--porcelain")
-    if sha is None or changes is None:
-        return None
-    return {"sha": sha, "dirty": changes != ""}
-
-
-def _answer(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
-                              timeout=_GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None  # git is not installed or does not answer, so the commit is unknown
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def commit_words(of_git: Mapping[str, Any] | None) -> str | None:
-    """The commit as `git` gives it, short, in words."""
-    return None if of_git is None else of_git["sha"][:_COMMIT_DIGITS] + (" with changes" if of_git["dirty"] else "")

@@ -24,7 +24,7 @@ from duoln.backends.protocol import Backend
 from duoln.data import json_text
 from duoln.errors import CheckpointError, DataError, DataFormatError
 from duoln.runs import checkpoint
-from duoln.runs.code import git
+from duoln.runs.commit import git
 from duoln.runs.log import NAME as LOG, RunLog
 from duoln.runs.norm_stats import Layers, entry_of
 from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, MAX_JSON, RESULT, check_apart

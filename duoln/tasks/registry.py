@@ -33,6 +33,7 @@ from duoln.tasks.task import Task
 
 GROUP = "duoln"
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("duoln_"))
+"""The names of the functions that a plug-in may define."""
 SLOW_SECONDS = 1.0
 """A plug-in that takes longer to load gets a remark."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"

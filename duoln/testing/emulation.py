@@ -1,10 +1,10 @@
 """Declared launches of CUDA and Metal kernels on NumPy's arrays: the texts run on the CPU, through `hostgpu`.
 
-    with emulated("cupy", seed=3) as backend:
+    with emulated("cupy") as (backend, driver):
         ...                                     # rules of CuPy run on this backend, and so do their launches
 
-An emulated backend computes with NumPy all that is no launch. The seed decides the order of blocks and threads. Nothing
-here needs CuPy, MLX or a GPU; what a rule calls of these libraries itself is not emulated.
+An emulated backend computes with NumPy all that is no launch. Each launch runs its blocks and threads in another order.
+Nothing here needs CuPy, MLX or a GPU; what a rule calls of these libraries itself is not emulated.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Replacement = tuple[str, str]
 class Driver:
     """Launches of one kind of device; in the place of the module `kernels.launch.cuda` or `.metal`."""
 
-    def __init__(self, backend: str, seed: int, twin: Replacement | None) -> None:
-        self.backend, self._seeds, self.twin = backend, count(seed), twin
+    def __init__(self, backend: str, twin: Replacement | None) -> None:
+        self.backend, self._seeds, self.twin = backend, count(), twin
         self.changed = False
         """True after a launch of a text that has the twin's piece."""
         self.launched: set[tuple[str, tuple[tuple[str, int], ...]]] = set()
@@ -52,7 +52,7 @@ class Driver:
         """No launch is refused."""
 
     def text(self, whole: str) -> str:
-        """A text, or its twin."""
+        """A text with the twin's replacement, where it has the piece."""
         if self.twin is None or self.twin[0] not in whole:
             return whole
         self.changed = True
@@ -87,7 +87,7 @@ class Driver:
         text, name = layout.text or (file, entry)
         macros = {**layout.macros, **({"STORAGE": storage} if storage else {})}
         self.launched.add((text, tuple(macros.items())))
-        program = hostgpu.compile(source.text(text, self.text), macros)
+        program = hostgpu.compile(source.text(text, self.twin and self.text), macros)
         made = _results(spec, arrays, shapes, flags, layout.parts, dtype)
         kinds = {each.name: np.float32 if each.kind[0] == "f" else np.int32 for each in declared.numbers_of(spec)}
         program.launch(name, layout.grid, layout.block, [
@@ -173,15 +173,14 @@ def _flat(array: Array, sizes: Mapping[str, int]) -> Sequence[int]:
 
 
 @contextlib.contextmanager
-def emulated(name: str, seed: int = 0, twin: Replacement | None = None) -> Iterator[tuple[Backend, Driver]]:
+def emulated(name: str, twin: Replacement | None = None) -> Iterator[tuple[Backend, Driver]]:
     """Within this context, launches of "cupy" or "mlx" run on the CPU; gives a backend of that name on NumPy's arrays.
 
     Args:
         name: of the backend.
-        seed: of the first launch.
         twin: run changed texts: what has this piece gets the other one in its place.
     """
-    driver = Driver(name, seed, twin)
+    driver = Driver(name, twin)
     module = launches.MODULES[name]
     backend: Any = type(runtime.backend("numpy"))()
     backend.name = name

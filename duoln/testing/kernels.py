@@ -33,8 +33,8 @@ def check_kernel(op: Op[..., Any], seeds: int = 3, twins: Sequence[Replacement] 
             print(line)
 
     C++ runs between pages that fault, so that each access outside an array is found. CUDA and Metal texts run on the
-    CPU under several orders of their threads: accesses outside an array, races, barriers that not all threads reach and
-    memory that nothing has written are errors that name the thread. NVIDIA's compiler takes the CUDA texts where it is
+    CPU under several orders of their threads: accesses outside an array, races and barriers that not all threads reach
+    are errors that name the thread. What no thread writes is NaN. NVIDIA's compiler takes the CUDA texts where it is
     installed (`pip install "duoln[kernels]"`). Linux and g++ are needed.
 
     Args:

@@ -59,7 +59,7 @@ def fit(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener] = (),
         listener.on_start(start)
     status = "failed"
     with ExitStack() as told:  # every listener gets the event, even if another one raises
-        for listener in everyone:
+        for listener in reversed(everyone):  # a stack calls the last one first
             told.callback(_tell_end, listener, lambda: status, trainer)
         try:
             _run(trainer, folder, everyone, watch)

@@ -76,7 +76,7 @@ _outside = set[str]()
 
 def count_in(file: str) -> None:
     """Count a file among `sources()`; those that plug-ins bring have a whole path."""
-    if Path(file).is_absolute():
+    if source.is_outside(file):
         _outside.add(file)
 
 

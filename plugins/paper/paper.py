@@ -162,7 +162,7 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
 
 def _made(runs: Sequence[Curve]) -> str:
     """The machines, the hours and the commits of runs."""
-    from duoln.runs.code import commit_words
+    from duoln.runs.commit import commit_words
 
     starts = [start for run in runs for start in run.starts]
     machines = dict.fromkeys(start.get("backend", {}).get("device", "a machine not recorded") for start in starts)

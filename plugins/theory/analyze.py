@@ -225,7 +225,7 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
     """Print the finding or write it as JSON, with the backend and the device that computed it; the exit code."""
     from duoln.cli import console
     from duoln.data import json_text
-    from duoln.runs.code import git
+    from duoln.runs.commit import git
 
     document = {
         "analysis": args.kind, "summary": summary, "agrees": agrees,

@@ -15,7 +15,7 @@ from duoln.cli import main
 from duoln.cli.bench import operators
 from duoln.errors import UsageError
 from duoln.kernels import native
-from duoln.runs.code import commit_words
+from duoln.runs.commit import commit_words
 from duoln.testing import check_error
 
 

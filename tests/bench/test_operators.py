@@ -3,6 +3,7 @@ time.
 """
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ from duoln.backends.numpy import NumpyBackend
 from duoln.bench import agreement, clock, launch_chains, operators, operators_torch, subjects
 from duoln.bench.launch_chains import DuolnChain, Rotation, cache_for
 from duoln.bench.operators import Plan
+from duoln.bench.records import source_hash
 from duoln.bench.schema import check_record
 from duoln.bench.subjects import COPY, buffer_count, buffers, every_subject
 from duoln.cli import main
 from duoln.cli.bench import operators as bench_command
 from duoln.core import Rule, composed_only
 from duoln.errors import DuolnError, UsageError
+from duoln.examples import own_operator
 from duoln.kernels import native
 from duoln.kernels.device_limits import memory
+from duoln.kernels.registry import timed
 from duoln.testing import check_error
 
 LAYER_NORM, CROSS_ENTROPY = every_subject()["layer_norm"], every_subject()["softmax_cross_entropy"]
@@ -31,6 +35,11 @@ PLANS = [Plan(s, (5, 7), "warm", b) for s in (LAYER_NORM, CROSS_ENTROPY, *BESIDE
 def _quick(monkeypatch):
     monkeypatch.setattr(clock, "SAMPLE_SECONDS", 5e-4)
     monkeypatch.setattr(subjects, "CACHE_BYTES", 1 << 18)
+
+
+def test_an_operator_outside_kernels_has_the_source_of_its_own_folder():
+    subject, folder = subjects._subject(own_operator.l2_rows, timed()["l2_rows"]), Path(own_operator.__file__).parent
+    assert subject.source("compiled") == source_hash(folder.parent, [folder.name])
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda p: p.name)

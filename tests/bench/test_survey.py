@@ -19,6 +19,7 @@ from duoln.bench.records import make_case, make_record
 from duoln.bench.survey import Folder, Outcome, Part, chosen_parts, limit_of, parts, summary, survey
 from duoln.cli import main
 from duoln.errors import CheckpointError, RecordError, UsageError
+from duoln.kernels.launch import Launch
 from duoln.testing import check_error
 
 ROOT = Path(__file__).parents[2]
@@ -204,13 +205,17 @@ def test_what_measures_the_device(gpu, monkeypatch):
     from duoln.kernels.launch import cuda as launch
 
     monkeypatch.setitem(sys.modules, "cupy", launch.cupy)
-    from duoln.kernels.device_limits import cuda
+    from duoln.kernels.device_limits import _of_push, cuda
 
     exchanges = cuda._exchanges(1)
     assert len(exchanges) == 4
     if GPU == STAND_IN:  # blocks that are not there at once cannot wait for each other
         monkeypatch.setattr(cuda, "_exchanges", lambda rounds: {})
-        monkeypatch.setattr(cuda, "PUSHES", [{**macros, "CLUSTER": 2} for macros in cuda.PUSHES])
+        pushes = [{**macros, "CLUSTER": 2} for macros in cuda.PUSHES]
+        monkeypatch.setattr(Launch, "every", [])
+        monkeypatch.setattr(cuda, "PUSHES", pushes)
+        monkeypatch.setattr(cuda, "PUSH", {macros["WIDTH"]: Launch(
+            "device_limits/push", "push_in_cluster", "heard: own uint32, rounds: int32", _of_push(macros)) for macros in pushes})
         monkeypatch.setattr(cuda, "_ROUNDS", 1)
     figures = dict(cuda.figures(mib=1, rounds=1, launches=1))
     measured = {"copy GB/s", "read GB/s", "write GB/s", "launch of our kernel, us", "the same in a graph, us", "product 64 x 256 x 1024, us",

@@ -386,10 +386,11 @@ class duoln_listeners:
         self._listener = listener
 
     def __enter__(self):
+        from duoln.tasks.boundary import Apart
         from duoln.tasks.registry import Registry
 
         self._before = Registry.listeners
-        Registry.listeners = lambda registry, say: [self._listener]
+        Registry.listeners = lambda registry, say: [Apart(self._listener)]
 
     def __exit__(self, *error):
         from duoln.tasks.registry import Registry

@@ -8,9 +8,7 @@ import types
 
 import pytest
 
-import duoln
 from duoln.examples.own_task import Spirals
-from duoln.runs import code
 from duoln.runs.code import _imported, fingerprint_of
 
 TASK = "from duoln.tasks import Task\n{imports}\nclass Mine(Task):\n    pass\n"
@@ -70,8 +68,13 @@ def test_a_change_of_a_helper_is_seen_and_a_change_back(place, fingerprint):
 
 def test_a_comment_alone_changes_nothing(fingerprint):
     before = fingerprint({"mine.py": TASK.format(imports="")})
-    assert fingerprint({"mine.py": "# why\n\n" + TASK.format(imports="").replace(":\n", ":  # so\n", 1)}) == before
+    assert fingerprint({"mine.py": "# why\n" + TASK.format(imports="").replace(":\n", ":  # so\n", 1)}) == before
     assert fingerprint({"mine.py": TASK.format(imports="") + "x = '# no comment'"}) != before
+
+
+def test_an_empty_line_in_a_text_is_a_change(fingerprint):
+    first, second = (fingerprint({"mine.py": f"x = '''a{lines}b'''\n" + TASK.format(imports="")}) for lines in ("\n", "\n\n"))
+    assert first != second
 
 
 def test_what_is_not_imported_changes_nothing(fingerprint):
@@ -128,26 +131,3 @@ def test_a_class_that_was_typed_is_no_other_one(file, monkeypatch):
         typed.append(namespace["Mine"])
     assert len({fingerprint_of(kind) for kind in typed}) == 2
     assert all(fingerprint_of(kind) == fingerprint_of(kind) and "in no file" in fingerprint_of(kind) for kind in typed)
-
-
-# The commit ---------------------------------------------------------------------------------------------
-
-def test_git_is_none_outside_a_checkout(tmp_path, monkeypatch):
-    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "site-packages" / "duoln" / "__init__.py"))
-    assert code.git() is None
-
-
-@pytest.mark.parametrize(("sha", "changes", "told"), [
-    ("0" * 40, "", {"sha": "0" * 40, "dirty": False}), ("0" * 40, " M a.py", {"sha": "0" * 40, "dirty": True}),
-    (None, "", None), ("0" * 40, None, None)])
-def test_the_commit_is_that_of_the_folder_around_the_package(tmp_path, monkeypatch, sha, changes, told):
-    (tmp_path / ".git").mkdir()
-    monkeypatch.setattr(duoln, "__file__", str(tmp_path / "duoln" / "__init__.py"))
-    answers = {(tmp_path, "rev-parse", "HEAD"): sha, (tmp_path, "--no-optional-locks", "status", "--porcelain"): changes}
-    monkeypatch.setattr(code, "_answer", lambda *asked: answers[asked])
-    assert code.git() == told
-
-
-def test_a_commit_in_words():
-    assert code.commit_words(None) is None and code.commit_words({"sha": "0123456789abcdef", "dirty": False}) == "0123456789"
-    assert code.commit_words({"sha": "0" * 40, "dirty": True}) == "0000000000 with changes"

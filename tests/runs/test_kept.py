@@ -7,7 +7,7 @@ import pytest
 
 from duoln.cli import main
 from duoln.errors import CheckpointError, DataFormatError
-from duoln.runs import code, kept
+from duoln.runs import commit, kept
 from duoln.runs.curves import read_curves
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
@@ -34,7 +34,7 @@ def test_a_kept_run_is_read_as_the_run_was(made, tmp_path):
     [again] = read_curves([tmp_path / "ln"])
     assert again[1:6] == run[1:6] and again.result == run.result
     assert again.starts[0]["time"] == run.starts[0]["time"] and "argv" not in again.starts[0]
-    assert again.starts[0]["git"] == code.git() and "device" in again.starts[0]["backend"] and again.points[-1]["wall_s"] > 0
+    assert again.starts[0]["git"] == commit.git() and "device" in again.starts[0]["backend"] and again.points[-1]["wall_s"] > 0
     assert [step for step, _ in again.losses] == [step for step, _ in run.losses]
     assert [loss for _, loss in again.losses] == pytest.approx([loss for _, loss in run.losses], rel=1e-5)
 

@@ -9,6 +9,7 @@ from small_runs import VALUES, Line
 
 import duoln
 from duoln.cli.run import run_task
+from duoln.tasks.boundary import Apart
 from duoln.tasks.events import Listener
 
 
@@ -80,9 +81,23 @@ def test_what_a_listener_writes_changes_neither_the_run_nor_what_others_hear(tra
 
 def test_the_events_of_a_command_are_copies_too(tmp_path, monkeypatch):
     kept = Keeping()
-    monkeypatch.setattr("duoln.tasks.registry.Registry.listeners", lambda self, say: [Writing(), kept])
+    monkeypatch.setattr("duoln.tasks.registry.Registry.listeners", lambda self, say: [Apart(Writing()), Apart(kept)])
     assert run_task(Told, ["--backend", "numpy", "--epochs", "1", "--out", str(tmp_path)], preset="smoke") == 0
     assert [values["valid_mse"] for values in kept.values] == [3.0, 1.0] and "mine" not in kept.results[-1]
+
+
+def test_listeners_hear_of_the_end_in_their_order_too(trained):
+    heard = []
+
+    class Named(Listener):
+        def __init__(self, name):
+            self.name = name
+
+        def on_end(self, status, result):
+            heard.append(self.name)
+
+    trained("ordered", Named("first"), Named("second"))
+    assert heard == ["first", "second"]
 
 
 @pytest.mark.parametrize("event", ["on_start", "on_memory", "on_update", "on_evaluation", "on_end"])
