@@ -16,7 +16,7 @@ from duoln.tasks.digits import Source, nll_and_error, read_digits
 from duoln.tasks.originals import DATA_SEED
 from duoln.tasks.task import Predict
 
-Norm = Literal["none", "layer", "batch"]
+Norm = Literal["none", "layer", "batch", "layer-plain", "layer-detached", "rms", "tanh"]
 _VALID = 10_000
 _ROWS = 250
 """Rows a forward pass of the evaluation."""
@@ -33,7 +33,7 @@ class SequentialMnistConfig(Config):
     batch_size: int = 100
     patience: int = 200
     norm: Norm = "layer"
-    """Norm of the LSTM; batch has the statistics of each time step."""
+    """Norm of the LSTM, see `ops.recurrent.variants`; batch has the statistics of each time step."""
     gain: float | None = None
     """Initial gain of the LSTM's norms; none is 1, or 0.1 for batch norm."""
     hidden: int = 100
