@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -80,14 +81,23 @@ def make_batch(stream: Stream, rows: int, length: int) -> Batch:
 def validations(norm: Norm, rate: float, seed: int, backend: Backend,
                 settings: Settings) -> Iterator[float]:
     """Train one variant; yields the mean squared error on sequences that were not trained on, every some updates."""
-    model = Adder(norm, settings.hidden)
+    return (loss for loss, _ in training(Adder(norm, settings.hidden), rate, seed, backend, settings))
+
+
+def error(model: Adder, params: nn.Params, batch: dict[str, Tensor]) -> Tensor:
+    """The mean squared error of the sums."""
+    missed = model(params, batch["x"]) - batch["sum"]
+    return (missed * missed).mean()
+
+
+def training(model: Adder, rate: float, seed: int, backend: Backend,
+             settings: Settings) -> Iterator[tuple[float, nn.Params]]:
+    """Train a model; yields the validation error and the parameters, every some updates."""
     optimizer = optim.Adam(learning_rate=rate, clip=optim.clip_global_norm(settings.clip))
     params = duoln.init(model, seed, backend)
     slots = optimizer.init(params)
 
-    def loss(params: nn.Params, batch: dict[str, Tensor]) -> Tensor:
-        error = model(params, batch["x"]) - batch["sum"]
-        return (error * error).mean()
+    loss = partial(error, model)
 
     @duoln.compile
     def train_step(params: nn.Params, slots: Any, batch: dict[str, Tensor]) -> tuple[nn.Params, Any]:
@@ -101,7 +111,7 @@ def validations(norm: Norm, rate: float, seed: int, backend: Backend,
         batch = make_batch(Stream(seed, "adding", step=update), settings.batch_size, settings.length)
         params, slots = train_step(params, slots, duoln.to_tensors(batch, backend))
         if (update + 1) % settings.every == 0:
-            yield float(f"{loss(params, held_out).item():.4g}")
+            yield float(f"{loss(params, held_out).item():.4g}"), params
 
 
 def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend: Backend,
@@ -117,7 +127,8 @@ def measure(rates: Sequence[float], seeds: int, choose: Sequence[float], backend
             at, begin = record.chosen(norm) if rate is None else rate, time.perf_counter()
             assert at is not None
             losses = list(validations(norm, at, seed, backend, settings))
-            record.runs.append(Run(norm, at, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses))
+            record.runs.append(Run(norm, at, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses,
+                                   records.where(backend)))
             print(f"norm {norm}, rate {at:g}, seed {seed}: validation loss {losses[-1]:.5f} after "
                   f"{settings.updates} updates, {record.runs[-1].seconds:.0f} s", file=sys.stderr, flush=True)
             keep(record)

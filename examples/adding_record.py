@@ -34,6 +34,8 @@ class Run(NamedTuple):
     seconds: float
     losses: Sequence[float]
     """Validation losses, one every `every` updates."""
+    where: str = ""
+    """The commit and the machine; empty in older records."""
 
 
 class Record(NamedTuple):

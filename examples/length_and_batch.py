@@ -61,7 +61,8 @@ def train(cell: Cell, norm: Norm, rate: float, seed: int, backend: Backend, sett
         losses.append(loss)
         if not choice and maps.learnt(losses) is not None:
             break
-    return Run(norm, cell.length, cell.batch_size, rate, seed, choice, round(time.perf_counter() - begin, 1), losses)
+    return Run(norm, cell.length, cell.batch_size, rate, seed, choice, round(time.perf_counter() - begin, 1), losses,
+               records.where(backend))
 
 
 def planned(lengths: Sequence[int], batches: Sequence[int], seeds: int) -> Iterator[tuple[int, Cell]]:
@@ -132,7 +133,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
     record = measure(record, args.out, backend, planned(args.lengths, args.batches, args.seeds), args.choose, args.rate,
                      settings)
     print(maps.table(record))
-    for path in records.write(record, args.out / maps.FILE, maps.draw):
+    for path in records.write(record, args.out / maps.FILE, maps.draw, summary=maps.table(record),
+                              ratios=record.gains()):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

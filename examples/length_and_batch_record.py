@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,8 @@ class Run(NamedTuple):
     seconds: float
     losses: Sequence[float]
     """Validation errors, one every `every` updates."""
+    where: str = ""
+    """The commit and the machine; empty in older records."""
 
 
 class Ratio(NamedTuple):
@@ -95,6 +98,17 @@ class Record(NamedTuple):
         if math.isinf(plain):
             return Ratio(cap / layer, ">")
         return Ratio(plain / cap, "<") if math.isinf(layer) else Ratio(plain / layer, "")
+
+    def gains(self) -> list[dict[str, Any]]:
+        """For each cell and seed, the updates of the plain LSTM by those of layer norm: the least and the most that
+        they can be, because one that has not learnt would need more than all updates; None is any number.
+        """
+        cap: int = self.settings["updates"]
+        return [{"length": cell.length, "batch_size": cell.batch_size, "seed": seed, "least": min(plain, cap) / layer,
+                 "most": None if math.isinf(plain) else plain / min(layer, cap)}
+                for cell in itertools.starmap(Cell, itertools.product(*self.cells()))
+                for seed, (plain, layer) in enumerate(zip(*(self.updates(cell, norm) for norm in ("none", "layer")),
+                                                          strict=True))]
 
     def _of_map(self) -> list[Run]:
         """The runs of the map: those of the chosen rates, without those for the choice of rates."""

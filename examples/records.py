@@ -6,25 +6,32 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from duoln.data import read_json
 from duoln.errors import DataFormatError
+from duoln.extend import Backend
 from duoln.pictures.drawing import can_draw
+from duoln.runs.commit import commit_words, git
 from duoln.system.filesystem import make_folder, write_own
 
 R = TypeVar("R")
 _MOST_BYTES = 1 << 24
 
 
-def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = None) -> list[Path]:
+def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = None, **found: Any) -> list[Path]:
     """Write a record and, with `draw` where matplotlib is installed, its picture; returns the paths.
 
-    A record is a NamedTuple with `runs`, which get a line each. A loss that is not finite becomes null.
+    A record is a NamedTuple with `runs`, which get a line each. A loss that is not finite becomes null. What was
+    `found` in the runs makes the file a finding, which `duoln paper` reads.
     """
     make_folder(path.parent)
-    head = "".join(f'"{key}": {json.dumps(value)},\n' for key, value in record._asdict().items() if key != "runs")
+    if found:
+        found = {"analysis": path.stem, "time": datetime.now(UTC).isoformat(timespec="seconds"), **found}
+    head = "".join(f'"{key}": {json.dumps(value)},\n' for key, value in {**found, **record._asdict()}.items()
+                   if key != "runs")
     runs = [{**run._asdict(), "seconds": round(run.seconds, 1),
              "losses": [loss if math.isfinite(loss) else None for loss in run.losses]} for run in record.runs]
     content = f'{{{head}"runs": [\n' + ",\n".join(map(json.dumps, runs)) + "\n]}\n"
@@ -32,7 +39,7 @@ def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = No
     return [path, draw(record, path.with_suffix(".png"))] if draw and can_draw() else [path]
 
 
-def read(path: Path, record: Callable[..., R], run: Callable[..., Any]) -> R:
+def read(path: Path, record: type[R], run: Callable[..., Any]) -> R:
     """A record from its file.
 
     Args:
@@ -46,9 +53,14 @@ def read(path: Path, record: Callable[..., R], run: Callable[..., Any]) -> R:
     try:
         runs = [run(**{**each, "losses": [math.nan if loss is None else float(loss) for loss in each["losses"]]})
                 for each in content["runs"]]
-        return record(**{**content, "runs": runs})
+        return record(**{key: content[key] for key in record._fields if key != "runs"}, runs=runs)
     except (KeyError, TypeError, ValueError) as error:
         raise DataFormatError(path, 0, "a record of runs", f"{type(error).__name__}: {error}") from error
+
+
+def where(backend: Backend) -> str:
+    """The commit of the code and the machine, which a run notes."""
+    return f"commit {commit_words(git())}, {backend.device}"
 
 
 def spread(values: Sequence[float], form: str) -> str:

@@ -25,7 +25,7 @@ class MnistConfig(Config):
 
     epochs: int = 2
     norm: Norm = "layer"
-    """Before the ReLU: layer norm and batch-hidden of the hidden layers, batch of the logits too."""
+    """Before the ReLU: layer and batch-hidden norm the hidden layers, layer-logits and batch the logits too."""
     hidden: int = 1000
     """Units of each of the two hidden layers."""
     dropout: float = 0.0
@@ -54,12 +54,14 @@ class Mnist(Task):
         "bn": {"norm": "batch"},
         "ln": {"norm": "layer"},
         "bn-hidden": {"norm": "batch-hidden"},
+        "ln-logits": {"norm": "layer-logits"},
     }
     references: ClassVar = {
         "none": "the baseline",
         "bn": "slower than LN",
         "ln": "fastest, at either batch size",
         "bn-hidden": "not in the paper",
+        "ln-logits": "worse than LN, section 6.6",
     }
     columns = (Column("train_nll", "train NLL"), Column("test_error", "test error", ".2%"))
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}

@@ -7,7 +7,18 @@ Where the paper says "faster" without a number, any saving of updates counts; wh
 from __future__ import annotations
 
 from duoln.plugins.paper.claims import Claim, Entry, Length
-from duoln.plugins.paper.findings import moves_less, robust, stable, stated, unchanged, whole_table
+from duoln.plugins.paper.findings import (
+    denied,
+    gains_grow,
+    moves_less,
+    rarer_at_border,
+    robust,
+    solves,
+    stable,
+    stated,
+    unchanged,
+    whole_table,
+)
 from duoln.plugins.paper.rules import Metric, alike, at_best, better, earlier, less_sensitive, sooner
 from duoln.plugins.theory.statements import SHORT
 
@@ -60,6 +71,11 @@ def _column(metric: Metric, original: str, plain: str, normalised: str, month: s
 
 
 CONTENTS: tuple[Entry, ...] = (
+    Entry("text", "abstract", "the computation in training and at test", "", (
+        Claim("layer norm's is exactly the same", stated("abstract", "layer norm")),), analysis=_EQUATIONS),
+    Entry("text", "3", "dependencies between training cases", "", (
+        Claim("layer norm brings none", stated("3", "layer norm")),
+        Claim("batch norm does", denied("3", "batch norm"))), analysis=_EQUATIONS),
     Entry("eq. 2", "3", "batch norm of a layer's summed inputs", "",
           (_equation("eq. 2", "our batch norm is the equation", "batch norm"),), analysis=_EQUATIONS),
     Entry("eq. 3", "3", "the layer norm of a layer's summed inputs",
@@ -79,6 +95,14 @@ CONTENTS: tuple[Entry, ...] = (
           "this scale is already in eq. 20 and 26",
           tuple(Claim(f"the hidden-to-hidden dynamics of a layer-normalised {cell.upper()} are much more stable",
                       stable(cell)) for cell in ("rnn", "lstm", "gru")), analysis="stability"),
+    Entry("text", "3.1", "test sequences longer than those of training",
+          "the adding problem at 50 time steps, tested at 75, 100 and 200; batch norm by statistics of each time step, "
+          "of the last one for what is longer", (
+              Claim("they are a problem for batch norm", solves("batch", False)),
+              Claim("they are none for layer norm", solves("layer", True))), analysis="adding_lengths"),
+    Entry("text", "4", "norms as reparametrisations of the network", "", (
+        Claim("batch norm, by expected statistics, and weight norm are", stated("4", "batch norm", "weight norm")),
+        Claim("layer norm is not", denied("4", "layer norm"))), analysis=_EQUATIONS),
     Entry("table 1", "5.1", "which re-scalings and re-centrings leave the output of a normalised layer", "", (
         Claim("every cell is right", whole_table()),), analysis="invariance"),
     Entry("eq. 5-7", "5.1", "layer norm under changes of the weights and of one case",
@@ -90,6 +114,9 @@ CONTENTS: tuple[Entry, ...] = (
               Claim("text: a re-scaled dataset leaves the output of all three norms",
                     unchanged(*((norm, "dataset re-scaling") for norm in ("batch", "weight", "layer"))))),
           analysis="invariance"),
+    Entry("text", "5.1", "a norm of the inputs, before the weights", "", (
+        Claim("re-scaled and re-centred weights change its output", denied("5.1", "layer norm before")),),
+          analysis=_EQUATIONS),
     Entry("eq. 8", "5.2.1", "KL of a small step is a quadratic form of the Fisher information", "", (
         Claim("a tenth of a step has a tenth of the error",
               stated("eq. 8", "KL is the quadratic form", bound=SHORT, form=".2f",
@@ -185,11 +212,29 @@ CONTENTS: tuple[Entry, ...] = (
                     less_sensitive(("ln", "bn"), _TEST_ERROR, "batch_size", (4, 128)), "", _OF_MNIST),
               Claim("layer norm is also faster than batch norm of the hidden layers alone, batch 128",
                     sooner("ln", "bn-hidden", (_TRAIN_NLL,), settings={"batch_size": 128}), "not in the paper",
+                    _OF_MNIST),
+              Claim("layer norm is better without one of the logits, whose scale is the confidence",
+                    better("ln", ("ln-logits",), (_TEST_NLL,), at_best, {"batch_size": 128}), "", _OF_MNIST),
+              Claim("train NLL falls faster without one of the logits",
+                    sooner("ln", "ln-logits", (_TRAIN_NLL,), settings={"batch_size": 128}), "not in the paper",
                     _OF_MNIST)), task="mnist", curves=True),
     Entry("text", "6.7", "ConvNets with layer norm and batch norm", "no data set, network or number", (
         Claim("layer norm is faster than no norm", sooner("ln", "none", (_TEST_NLL,)), "", _OF_CONVNET),
         Claim("batch norm is better than both", better("bn", ("ln", "none"), (_TEST_ERROR,)), "", _OF_CONVNET)),
         task="convnet", curves=True),
+    Entry("text", "6.7", "units whose receptive fields lie near the border of an image",
+          "no measure; ours is the share of images in which a unit is on, on 1,700 images of CIFAR-10", (
+              Claim("they are turned on less often than the rest of their layer", rarer_at_border("none")),),
+          analysis="borders"),
+    Entry("text", "7", "where recurrent networks benefit most", "the adding problem, at one rate for each norm", (
+        Claim("long sequences", gains_grow("length", "batch_size", max)),
+        Claim("small mini-batches", gains_grow("batch_size", "length", min))), analysis="length_and_batch"),
+    Entry("text", "7", "invariance to shifting and scaling the features of a training case",
+          "table 1 has, rightly, no invariance to shifts: W (x + c) = W x + W c", (
+              *(Claim(f"layer norm's output stays when they are {what}",
+                      stated("7", f"layer norm: the features of each case are {what}"))
+                for what in ("scaled", "shifted")),),
+          analysis=_EQUATIONS),
     Entry("eq. 15-31", "supplement", "the LSTM, the GRU, and the LSTM of DRAW, plain and layer-normalised",
           "gain and bias are swapped in the sentences below eq. 22, 28 and 31; duoln selftest compares every fused "
           "rule of a machine with the same cells", (

@@ -5,8 +5,9 @@ The findings of the present analyses are kept beside them.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,11 @@ from duoln.plugins.theory.statements import EXACT, WRONG
 from duoln.runs.folder import read_json
 
 KEPT = Path(statements.__file__).resolve().parent / "results"
-KINDS = ("equations", "stability", "invariance", "geometry", "magnitude", "shift", "smoothness")
-"""The kinds of `duoln analyze`."""
+_ANALYSES = ("equations", "stability", "invariance", "geometry", "magnitude", "shift", "smoothness", "borders")
+_EXAMPLES = ("adding_lengths", "length_and_batch")
+COMMANDS = {**{kind: f"duoln analyze {kind}" for kind in _ANALYSES},
+            **{kind: f"python -m duoln.examples.{kind} --seeds 5" for kind in _EXAMPLES}}
+"""The command of each kind of finding."""
 Content = Mapping[str, Any]
 
 
@@ -55,6 +59,17 @@ def stated(where: str, *begins: str, heading: str = "relative error", form: str 
 
     return FindingRule(f"the {heading} is rounding (at least {WRONG:.0%}: it does not hold)" if bound is None else
                        f"{heading}: at most {bound:g}", answer)
+
+
+def denied(where: str, *begins: str) -> FindingRule:
+    """What these statements say does not hold: each error is more than rounding."""
+    rule = stated(where, *begins)
+
+    def answer(content: Content) -> Answer:
+        given = rule.answer(content)
+        return given._replace(holds=all_hold([figure.values[0] >= WRONG for figure in given.figures]))
+
+    return FindingRule(f"the relative error is at least {WRONG:.0%}", answer)
 
 
 def unchanged(*cells: tuple[str, str]) -> FindingRule:
@@ -147,6 +162,71 @@ def smoother(variant: str) -> FindingRule:
                        exact=False)
 
 
+def rarer_at_border(variant: str) -> FindingRule:
+    """In every layer the units at the border are turned on less often."""
+    def answer(content: Content) -> Answer:
+        of_layers: dict[str, list[tuple[float, float]]] = {}
+        for each in content["rates"]:
+            if each["variant"] == variant:
+                of_layers.setdefault(each["layer"], []).append((each["border"], each["inside"]))
+        shares = {layer: list(zip(*seeds, strict=True)) for layer, seeds in of_layers.items()}
+        return Answer(all_hold([clear(*both) for both in shares.values()]), [
+            Figure(f"share that is on, {layer}", who, values, ".0%")
+            for layer, both in shares.items() for who, values in zip(("border", "inside"), both, strict=True)])
+
+    return FindingRule("in every layer units at the border are on in fewer cases than the others", answer, exact=False)
+
+
+def solves(norm: str, holds: bool) -> FindingRule:
+    """An LSTM that solves the adding problem at the length of its training does so at longer ones, or (`holds` false)
+    it does not.
+    """
+    def answer(content: Content) -> Answer:
+        level, trained = content["solved"], content["settings"]["length"]
+        errors: dict[int, list[float]] = {}
+        for run in content["runs"]:
+            if (run["norm"], run["choice"]) == (norm, False):
+                for length, error in run["errors"].items():
+                    errors.setdefault(int(length), []).append(math.inf if error is None else error)
+        longer = [length for length in errors if length > trained]
+        all_solve = all_hold([clear(errors[length], [level]) for length in longer])
+        none_solves = all_hold([clear([level], errors[length]) for length in longer])
+        known = clear(errors[trained], [level]) is True
+        return Answer((all_solve if holds else none_solves) if known else None, [
+            Figure(f"error at {length} time steps", norm, values, ".4f") for length, values in errors.items()])
+
+    return FindingRule(f"its error is {'below' if holds else 'above'} the level of a solved problem at each longer "
+                       "length, with each seed; at the length of training it is below", answer, exact=False)
+
+
+def gains_grow(axis: str, other: str, towards: Callable[[Iterable[int]], int]) -> FindingRule:
+    """What layer norm saves in the map of lengths and batch sizes grows along an axis.
+
+    Args:
+        axis: "length" or "batch_size".
+        other: the other one.
+        towards: `max` if it is to grow with the axis, `min` if as it shrinks.
+    """
+    def answer(content: Content) -> Answer:
+        ratios: dict[tuple[int, int], list[tuple[float, float]]] = {}
+        for r in content["ratios"]:
+            most = math.inf if r["most"] is None else r["most"]
+            ratios.setdefault((r[axis], r[other]), []).append((r["least"], most))
+        end = towards(place for place, _ in ratios)
+        start = (min if towards is max else max)(place for place, _ in ratios)
+        figures, answers = list[Figure](), list[bool | None]()
+        for place in dict.fromkeys(place for _, place in ratios):
+            (low, high), (low_end, high_end) = (zip(*ratios[at, place], strict=True) for at in (start, end))
+            answers.append(True if min(low_end) > max(high) else False if max(high_end) < min(low) else None)
+            figures += [Figure(f"plain updates by those of layer norm, at least, {other} {place}", f"{axis} {at}",
+                               values, ".1f") for at, values in ((start, low), (end, low_end))]
+        return Answer(all_hold(answers), figures)
+
+    return FindingRule(f"the updates of a plain LSTM by those with layer norm, until the adding problem is learnt, are "
+                       f"more at the {'greatest' if towards is max else 'least'} {axis} than at the other end, with "
+                       f"all seeds and at each {other}", answer, exact=False)
+
+
 def _lower(rows: Sequence[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:
     """The figures of each row are lower than the plain network's.
 
@@ -176,7 +256,7 @@ def read_finding(path: Path) -> Finding:
 def newest_findings(folders: Sequence[Path], refused: list[str]) -> dict[str, Finding]:
     """The newest finding of each kind in some folders; what cannot be read is added to `refused`."""
     newest: dict[str, Finding] = {}
-    for path in (folder / f"{kind}.json" for kind in KINDS for folder in folders):
+    for path in (folder / f"{kind}.json" for kind in COMMANDS for folder in folders):
         if not path.is_file():
             continue
         try:

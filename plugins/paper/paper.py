@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,11 +126,13 @@ def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | Non
 
 
 def _kept(registry: Registry) -> list[Path]:
-    """The user's runs, and the runs and findings that are kept beside the code."""
+    """The user's runs, and the runs and findings that are kept beside the code, those of examples too."""
     from duoln.plugins.paper.findings import KEPT
     from duoln.runs import kept
 
-    folders = [_RUNS, *(kept.home(entry.task) for entry in registry.tasks.values()), KEPT]
+    examples = find_spec("duoln.examples")
+    records = examples.submodule_search_locations if examples else None
+    folders = [_RUNS, *(kept.home(entry.task) for entry in registry.tasks.values()), KEPT, *map(Path, records or ())]
     return [folder for folder in folders if folder.is_dir()]
 
 

@@ -13,7 +13,7 @@ from duoln.plugins.paper.chapter import CHAPTER
 from duoln.plugins.paper.claims import Answer, Claim, Entry, Figure, FindingRule, RunRule
 from duoln.plugins.paper.contents import CONTENTS
 from duoln.plugins.paper.evidence import PROVENANCES, Evidence, Setting, choose, differences, fits, read_runs
-from duoln.plugins.paper.findings import Finding, newest_findings
+from duoln.plugins.paper.findings import COMMANDS, Finding, newest_findings
 from duoln.plugins.paper.verdict import KINDS, VERDICTS, Kind, Verdict
 from duoln.tasks.registry import Registry
 from duoln.tasks.task import Task
@@ -47,7 +47,7 @@ class Standing(NamedTuple):
     def commands(self) -> list[str]:
         """The commands that reproduce the evidence."""
         if not isinstance(self.claim.rule, RunRule):
-            return [] if self.claim.rule is None else [f"duoln analyze {self.entry.analysis}"]
+            return [] if self.claim.rule is None else [COMMANDS[self.entry.analysis]]
         if self.task is None:
             return []
         paper = " --preset paper" if "paper" in self.task.presets else ""
@@ -179,11 +179,11 @@ def _by_finding(row: Standing, rule: FindingRule, finding: Finding | None, refus
             answer = rule.answer(finding.content)
         except (KeyError, TypeError, ValueError, IndexError):
             refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
-                           f"duoln analyze {analysis} --out makes it")
+                           f"{COMMANDS[analysis]} --out DIR makes it")
         else:
             seeds = verdict.ENOUGH_SEEDS if rule.exact else len(answer.figures[-1].values)
             return _decided(row._replace(finding=finding), answer, seeds)
-    return row._replace(missing=f"no finding kept: duoln analyze {analysis} --out runs/theory")
+    return row._replace(missing=f"no finding kept: {COMMANDS[analysis]} --out runs/theory")
 
 
 def _by_runs(row: Standing, rule: RunRule) -> Standing:

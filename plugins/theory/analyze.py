@@ -46,7 +46,8 @@ def _add_options(analyze: argparse.ArgumentParser) -> None:
     stability.add_argument("--eps", type=float, default=1e-5, help="of the norms (1e-5)")
     stability.set_defaults(measure=_stability)
 
-    equations = kinds.add_parser("equations", help="eq. 2-4 and 15-31: our layers and cells against them, as printed")
+    equations = kinds.add_parser("equations", help="eq. 2-4 and 15-31: our layers and cells against them, as printed; "
+                                                   "what the text says of a normalised layer")
     equations.set_defaults(measure=_equations)
 
     shift = kinds.add_parser("shift", help="covariate shift: how far the inputs of a task's layers move in training")
@@ -55,8 +56,12 @@ def _add_options(analyze: argparse.ArgumentParser) -> None:
     smoothness = kinds.add_parser("smoothness", help="Lipschitz constants of a task's loss and of its gradient")
     smoothness.set_defaults(measure=_smoothness)
 
-    for kind, which in ((shift, "a task that tells what its layers get"), (smoothness, "any task")):
-        kind.add_argument("--task", default="las", help=f"{which} (las)")
+    borders = kinds.add_parser("borders", help="section 6.7: how often units at an image's border are turned on")
+    borders.set_defaults(measure=_borders)
+
+    for kind, which, task in ((shift, "a task that tells what its layers get", "las"), (smoothness, "any task", "las"),
+                              (borders, "one with convolutions", "convnet")):
+        kind.add_argument("--task", default=task, help=f"{which} ({task})")
         kind.add_argument("--variant", metavar="NAME[,NAME]", help="what is compared (default: every variant)")
         kind.add_argument("--preset", metavar="NAME", default="small", help="default: small")
         kind.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
@@ -67,13 +72,13 @@ def _add_options(analyze: argparse.ArgumentParser) -> None:
                           help="from so many seeds, the first of which is --seed's (3)")
         facts.add_plugin_option(kind)
 
-    for kind in (invariance, geometry, magnitude, stability, equations, shift, smoothness):
+    for kind in (invariance, geometry, magnitude, stability, equations, shift, smoothness, borders):
         exact = kind in (geometry, magnitude, equations)
         kind.add_argument("--backend", help="default: numpy, for its float64" if exact else
                           "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="0 to 2^64 - 1 (default 0)")
         name = kind.prog.split()[-1]
-        also = f", {name}.csv and {name}.png" if kind in (stability, shift, smoothness) else ""
+        also = f" and {name}.png" if kind in (stability, shift, smoothness) else ""
         kind.add_argument("--out", type=path_argument, metavar="DIR", help=f"write {name}.json{also} there")
         kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
 
@@ -148,19 +153,21 @@ def _stability(args: argparse.Namespace) -> int:
         **report._asdict(), "walks": [w._asdict() for w in report.walks],
         "spans": [s._asdict() for s in report.spans]},
             lambda: tables.show_stability(report, summary))
-    return _write_curves(args, lambda: stability.as_csv(report), lambda target: stability.draw(report, target))
+    return _draw(args, lambda target: stability.draw(report, target))
 
 
 def _equations(args: argparse.Namespace) -> int:
     from duoln.plugins.theory import tables
     from duoln.plugins.theory.equations import equations
+    from duoln.plugins.theory.properties import properties
 
     backend = _backend(args.backend or "numpy")
-    checked = equations(backend, args.seed)
-    right = sum(s.agrees for s in checked)
-    summary = (f"{right} of {len(checked)} layers and cells are their equations, "
-               f"to a relative {max(s.error for s in checked):.0e}")
-    return _finish(args, backend, summary, right == len(checked), {"statements": _as_objects(checked)},
+    cells, texts = equations(backend, args.seed), properties(backend, args.seed)
+    checked = [*cells, *texts]
+    summary = (f"{sum(s.agrees for s in cells)} of {len(cells)} layers and cells are their equations, to a relative "
+               f"{max(s.error for s in cells):.0e}; {sum(s.agrees for s in texts)} of {len(texts)} statements on a "
+               "layer are as known")
+    return _finish(args, backend, summary, all(s.agrees for s in checked), {"statements": _as_objects(checked)},
                    lambda: tables.show_equations(checked, summary))
 
 
@@ -174,7 +181,7 @@ def _shift(args: argparse.Namespace) -> int:
     _finish(args, training.backend, summary, None, {
         **report._asdict(), "movements": [m._asdict() for m in report.movements]},
         lambda: tables.show_shift(report, summary))
-    return _write_curves(args, lambda: shift.as_csv(report), lambda target: shift.draw(report, target))
+    return _draw(args, lambda target: shift.draw(report, target))
 
 
 def _smoothness(args: argparse.Namespace) -> int:
@@ -187,7 +194,20 @@ def _smoothness(args: argparse.Namespace) -> int:
     _finish(args, training.backend, summary, None, {
         **report._asdict(), "constants": [c._asdict() for c in report.constants]},
         lambda: tables.show_smoothness(report, summary))
-    return _write_curves(args, lambda: smoothness.as_csv(report), lambda target: smoothness.draw(report, target))
+    return _draw(args, lambda target: smoothness.draw(report, target))
+
+
+def _borders(args: argparse.Namespace) -> int:
+    from duoln.plugins.theory import borders, tables
+
+    training = _training(args)
+    report = borders.measure(training)
+    below = sum(r.border < r.inside for r in report.rates)
+    summary = (f"{report.task}, {report.dataset}: units at the border are on less often in {below} of "
+               f"{len(report.rates)} layers of all variants and seeds")
+    return _finish(args, training.backend, summary, None, {
+        **report._asdict(), "rates": [r._asdict() for r in report.rates]},
+        lambda: tables.show_borders(report, summary))
 
 
 def _training(args: argparse.Namespace) -> Training:
@@ -240,17 +260,14 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
     return 1 if agrees is False else 0
 
 
-def _write_curves(args: argparse.Namespace, table: Callable[[], str], draw: Callable[[Path], Path]) -> int:
-    """Below `--out`, a kind's table over time and, where matplotlib is installed, its picture; the exit code."""
+def _draw(args: argparse.Namespace, draw: Callable[[Path], Path]) -> int:
+    """Below `--out`, where matplotlib is installed, a kind's picture; the exit code."""
     from duoln.cli import console
     from duoln.pictures import drawing
 
     if args.out is not None:
-        _write(args.out / f"{args.kind}.csv", table())
-        if drawing.can_draw():
-            console.say(f"wrote {draw(args.out / f'{args.kind}.png')}")
-        else:
-            console.say(f"  for a picture: {drawing.refusal()}")
+        console.say(f"wrote {draw(args.out / f'{args.kind}.png')}" if drawing.can_draw() else
+                    f"  for a picture: {drawing.refusal()}")
     return 0
 
 

@@ -10,13 +10,11 @@ and a standard deviation over the rows. The movement of a layer between two such
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.data.text import csv_text
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
 from duoln.plugins.theory.trained import Training, draw_legend, draw_seeds
@@ -114,15 +112,6 @@ def _distributions(trainer: Trainer, probe: dict[str, Any]) -> dict[str, Distrib
     inputs = trainer.task.layer_inputs(trainer.model, trainer.state["params"], probe)
     return {layer: Distribution(rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64))
             for layer, rows in inputs.items()}
-
-
-def as_csv(measured: Shift) -> str:
-    """A line for each variant, layer, seed and interval."""
-    rows: list[Sequence[Any]] = [["variant", "layer", "seed", "update", "mean_moved", "deviation_moved"]]
-    for movement in measured.movements:
-        for update, mean, deviation in zip(*movement[3:], strict=True):
-            rows.append([*movement[:3], update, f"{mean:.6g}", f"{deviation:.6g}"])
-    return csv_text(rows)
 
 
 def draw(measured: Shift, target: Path) -> Path:

@@ -18,7 +18,6 @@ import numpy as np
 
 from duoln import tree
 from duoln.core import compile
-from duoln.data.text import csv_text
 from duoln.errors import DivergedError
 from duoln.pictures import style
 from duoln.pictures.drawing import figure
@@ -118,15 +117,6 @@ def constants_at(gradients: Callable[[Any], tuple[Any, Any]], params: Any,
 def _values(result: tuple[Any, Any]) -> tuple[float, list[np.ndarray]]:
     loss, gradients = result
     return float(loss.numpy()), [gradient.numpy().astype(np.float64) for gradient in tree.leaves(gradients)]
-
-
-def as_csv(measured: Smoothness) -> str:
-    """A line for each variant, seed and look."""
-    rows: list[Sequence[Any]] = [["variant", "seed", "update", "loss_constant", "gradient_constant"]]
-    for constants in measured.constants:
-        for update, loss, gradient in zip(*constants[2:], strict=True):
-            rows.append([*constants[:2], update, f"{loss:.6g}", f"{gradient:.6g}"])
-    return csv_text(rows)
 
 
 def draw(measured: Smoothness, target: Path) -> Path:

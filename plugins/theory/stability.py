@@ -11,14 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from duoln import Stream, nn, ops
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, value_and_grad
-from duoln.data.text import csv_text
 from duoln.errors import UsageError
 from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import CellName
@@ -155,16 +154,6 @@ def _walk(backend: Backend, dtype: str, cell: CellName, norm: Norm, scaled: Scal
     (_, hidden), gradients = value_and_grad(run, has_aux=True)(nudges)
     squares = [sum(float(np.sum(g.numpy().astype(np.float64)**2)) for g in at) for at in gradients]
     return np.stack([h.numpy().astype(np.float64) for h in hidden]), np.sqrt(np.array(squares) / BATCH)
-
-
-def as_csv(measured: Stability) -> str:
-    """All walks as a table with a line for each time step."""
-    rows: list[Sequence[Any]] = [["cell", "norm", "scaled", "scale", "step", "state_rms", "gradient_norm"]]
-    for walk in measured.walks:
-        for step, (state, gradient) in enumerate(zip(walk.state, walk.gradient, strict=True), start=1):
-            rows.append([walk.cell, walk.norm, walk.scaled, f"{walk.scale:g}", step, f"{state:.6g}",
-                         f"{gradient:.6g}"])
-    return csv_text(rows)
 
 
 def draw(measured: Stability, target: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
-from duoln.plugins.theory import magnitude, shift, smoothness, stability
+from duoln.plugins.theory import borders, magnitude, shift, smoothness, stability
 from duoln.plugins.theory.geometry import CORRELATION, DIRECTIONS, Geometry
 from duoln.plugins.theory.glm import NORMS as MODELS
 from duoln.plugins.theory.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
@@ -57,7 +57,7 @@ def _cell(cell: Cell) -> str:
 
 def show_equations(statements: Sequence[Statement], summary: str) -> None:
     """Every layer and cell."""
-    _show_statements("Our layers and cells against the paper's equations: relative errors", statements)
+    _show_statements("Our layers and cells against the paper's equations and text: relative errors", statements)
     console.put(summary)
 
 
@@ -194,3 +194,15 @@ def smoothness_summary(measured: smoothness.Smoothness) -> str:
 def _range(values: Sequence[float]) -> str:
     text = f"{statistics.median(values):.3g}"
     return text if len(values) == 1 else f"{text} ({min(values):.3g} to {max(values):.3g})"
+
+
+def show_borders(measured: borders.Borders, summary: str) -> None:
+    """A row for each layer, a column for each variant."""
+    variants, layers = (list(dict.fromkeys(names)) for names in (
+        [r.variant for r in measured.rates], [r.layer for r in measured.rates]))
+    rows = [(layer, *(" / ".join(f"{statistics.median(share):.0%}" for share in zip(*(
+        (r.border, r.inside) for r in measured.rates if (r.variant, r.layer) == (variant, layer)), strict=True))
+        for variant in variants)) for layer in layers]
+    console.show(RowsTable(f"Units that are on after {measured.updates} updates, at the border / inside; median of the "
+                           "seeds", ("layer", *variants), rows, whole=(0,)), data=True)
+    console.put(summary)

@@ -7,7 +7,7 @@ import pytest
 
 from duoln.cli import build_parser
 from duoln.plugins.paper.claims import FindingRule, RunRule
-from duoln.plugins.paper.findings import KEPT, KINDS
+from duoln.plugins.paper.findings import COMMANDS, KEPT
 from duoln.plugins.paper.standing import ENTRIES, standings
 from duoln.runs import kept
 from duoln.tasks.registry import Registry
@@ -48,7 +48,7 @@ def test_texts_are_told_apart():
 
 @_named([(e, c) for e, c in CLAIMS if isinstance(c.rule, FindingRule)])
 def test_a_claim_that_no_run_decides_has_its_analysis(entry, claim):
-    assert entry.analysis in KINDS and claim.rule.words and claim.length is None
+    assert entry.analysis in COMMANDS and claim.rule.words and claim.length is None
 
 
 @_named(OF_RUNS)

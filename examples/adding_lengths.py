@@ -1,0 +1,138 @@
+r"""Test sequences longer than all of training (section 3.1 of the paper), on the adding problem.
+
+    python -m duoln.examples.adding_lengths              one seed: about five minutes
+    python -m duoln.examples.adding_lengths --seeds 5    adding_lengths.json
+
+An LSTM with layer norm, one with recurrent batch norm and a plain one are trained on sequences of 50 time steps (see
+`duoln.examples.adding`), and tested at 50, 75, 100 and 200. Batch norm is tested by statistics of each time step over
+1,000 training sequences; what is longer goes on with those of the last step (Cooijmans et al. 2017, section 3).
+
+The rules, fixed before any run. Rate: of 0.001, 0.003, 0.01 and 0.03 the one with the lowest validation error after the
+last update, at a seed that is none of those shown. Verdict: a norm has no problem with a length if its error is below
+0.01 with each seed, and a problem if it is above with each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duoln
+from duoln import Stream
+from duoln.examples import adding, records
+from duoln.examples.adding import CHOICE_SEED, Adder, Settings
+from duoln.examples.adding_record import SOLVED
+from duoln.extend import Backend
+from duoln.nn import with_population
+from duoln.ops.recurrent.variants import Norm
+from duoln.system.paths import path_argument
+
+NORMS: tuple[Norm, ...] = ("layer", "batch", "none")
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+LENGTHS = (50, 75, 100, 200)
+SETTINGS = Settings()
+_ROWS = 1000
+
+
+class Run(NamedTuple):
+    """One training."""
+
+    norm: str
+    rate: float
+    seed: int
+    choice: bool
+    """True for a run that serves to choose the learning rate, and is no result."""
+    seconds: float
+    losses: Sequence[float]
+    """The validation error after the last update, alone."""
+    errors: Mapping[str, float | None]
+    """The mean squared error at each length; None is not finite."""
+    where: str
+    """The commit and the machine."""
+
+
+class Record(NamedTuple):
+    """All runs of one command."""
+
+    backend: str
+    settings: Mapping[str, Any]
+    solved: float
+    """An error below this one has solved the problem."""
+    runs: list[Run]
+
+    def chosen(self, norm: str) -> float:
+        """The rate whose run for the choice ends with the lowest error."""
+        tried = {run.rate: run.losses[-1] for run in self.runs if run.norm == norm and run.choice}
+        return min(tried, key=lambda rate: math.inf if math.isnan(tried[rate]) else tried[rate])
+
+
+def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settings) -> Run:
+    """Train one variant and test it at each length."""
+    model, begin = Adder(norm, settings.hidden), time.perf_counter()
+    *_, (loss, params) = adding.training(model, rate, seed, backend, settings)
+
+    def drawn(name: str, length: int) -> dict[str, duoln.Tensor]:
+        return duoln.to_tensors(adding.make_batch(Stream(seed, name), _ROWS, length), backend)
+
+    tested = with_population(model, params, [drawn("adding population", settings.length)["x"]])
+    errors = {str(length): adding.error(model, tested, drawn("adding test", length)).item() for length in LENGTHS}
+    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, [loss],
+               {length: float(f"{error:.4g}") if math.isfinite(error) else None for length, error in errors.items()},
+               records.where(backend))
+
+
+def measure(seeds: int, rates: Sequence[float], backend: Backend, settings: Settings, out: Path) -> Record:
+    """Choose a rate for each norm, then train it from the seeds 0 to `seeds` - 1; the record is written to `out` after
+    each run.
+    """
+    record = Record(backend.name, vars(settings), SOLVED, [])
+    for seed, rate in [*((CHOICE_SEED, rate) for rate in rates), *((seed, None) for seed in range(seeds))]:
+        for norm in NORMS:
+            run = train(norm, record.chosen(norm) if rate is None else rate, seed, backend, settings)
+            record.runs.append(run)
+            print(f"norm {norm}, rate {run.rate:g}, seed {seed}: errors {dict(run.errors)}, {run.seconds:.0f} s",
+                  file=sys.stderr, flush=True)
+            records.write(record, out)
+    return record
+
+
+def table(record: Record) -> str:
+    """A line for each norm: its error at each length, over the seeds."""
+    lines = [f"The adding problem, trained at {record.settings['length']} time steps: mean squared error by the length "
+             "of test sequences,", f"median (least to greatest) of the seeds; below {record.solved} it is solved.", "",
+             f"{'norm':6}{'rate':>6}  {''.join(f'{length:<29}' for length in LENGTHS)}".rstrip()]
+    for norm in NORMS:
+        runs = [run for run in record.runs if run.norm == norm and not run.choice]
+        errors = ([run.errors[str(length)] for run in runs] for length in LENGTHS)
+        cells = (records.spread([math.nan if error is None else error for error in at], ".5f") for at in errors)
+        lines.append(f"{norm:6}{record.chosen(norm):6g}  {''.join(f'{cell:29}' for cell in cells)}".rstrip())
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Record:
+    """Train, print the table, write `adding_lengths.json`."""
+    parser = argparse.ArgumentParser(prog="python -m duoln.examples.adding_lengths", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
+    parser.add_argument("--choose", type=float, nargs="+", default=list(RATES), metavar="RATE",
+                        help="the rates of which one is chosen for each norm (default: 0.001 0.003 0.01 0.03)")
+    parser.add_argument("--out", type=path_argument, default=Path("runs/adding_lengths"), metavar="DIR",
+                        help="default: runs/adding_lengths")
+    args = parser.parse_args(argv)
+    if args.seeds < 1:
+        parser.error(f"--seeds: expected at least 1, found {args.seeds}")
+    out = args.out / "adding_lengths.json"
+    record = measure(args.seeds, args.choose, duoln.backend(), settings, out)
+    print(table(record))
+    for path in records.write(record, out, summary=table(record)):
+        print(f"wrote {path}", file=sys.stderr)
+    return record
+
+
+if __name__ == "__main__":
+    main()
