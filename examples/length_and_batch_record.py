@@ -107,8 +107,8 @@ class Record(NamedTuple):
         return [{"length": cell.length, "batch_size": cell.batch_size, "seed": seed, "least": min(plain, cap) / layer,
                  "most": None if math.isinf(plain) else plain / min(layer, cap)}
                 for cell in itertools.starmap(Cell, itertools.product(*self.cells()))
-                for seed, (plain, layer) in enumerate(zip(*(self.updates(cell, norm) for norm in ("none", "layer")),
-                                                          strict=True))]
+                for seed, (plain, layer) in enumerate(zip(self.updates(cell, "none"), self.updates(cell, "layer"),
+                                                          strict=False))]
 
     def _of_map(self) -> list[Run]:
         """The runs of the map: those of the chosen rates, without those for the choice of rates."""

@@ -122,6 +122,12 @@ def test_ratios_are_of_medians_and_bounds_where_one_never_learns():
     assert RECORD.cells() == ([25, 50, 100], [2, 8])
 
 
+def test_gains_are_bounds_where_one_never_learns():
+    gains = {(g["length"], g["batch_size"], g["seed"]): (g["least"], g["most"]) for g in RECORD.gains()}
+    assert gains == {(25, 2, 0): (4, 4), (25, 2, 1): (2, 2), (25, 2, 2): (10, None), (25, 8, 0): (2, None), (50, 2, 0): (0, 0.4),
+                     (50, 8, 0): (0, None)}
+
+
 def test_the_rate_is_chosen_by_the_last_loss():
     assert RECORD.chosen("none", [0.5, 0.1, 0.9]) == 0.1 and RECORD.chosen("none", [0.5, 0.9]) == 0.9
 
@@ -154,6 +160,8 @@ def test_an_error_that_is_not_finite_is_kept(tmp_path):
 def test_the_table_in_the_results_is_that_of_the_committed_record():
     examples = Path(length_and_batch.__file__).parent
     record = records.read(examples / "length_and_batch.json", Record, Run)
+    finding = json.loads((examples / "length_and_batch.json").read_text())
+    assert finding["ratios"] == record.gains() and finding["summary"] == maps.table(record)
     assert f"```text\n{maps.table(record)}\n```" in (examples / "RESULTS.md").read_text()
     for cell in [Cell(length, size) for length in (25, 50, 100) for size in (2, 8, 32)]:
-        assert [len(record.updates(cell, norm)) for norm in adding.VARIANTS] == [3, 3]
+        assert [len(record.updates(cell, norm)) for norm in adding.VARIANTS] == [5, 5]

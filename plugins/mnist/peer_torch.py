@@ -30,7 +30,7 @@ def _network(torch: Any, norm: str, start: Params) -> Any:
             layer = linear(torch, **params)
         else:
             width = len(params["gain"])
-            layer = nn.LayerNorm(width) if norm == "layer" else nn.BatchNorm1d(width)
+            layer = nn.LayerNorm(width) if norm.startswith("layer") else nn.BatchNorm1d(width)
             layer.weight, layer.bias = parameter(torch, params["gain"]), parameter(torch, params["bias"])
         layers.append(layer)
         # A ReLU ends each hidden layer: after its norm, or after the linear map where it has none.

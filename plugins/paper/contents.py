@@ -58,6 +58,10 @@ _OF_MNIST = Length(25_740, "figure 6: 60 epochs; 429 updates each at batch 128",
 _TEST_NLL, _TEST_ERROR = Metric("test_nll", "lowest", "test NLL"), Metric("test_error", "lowest", "test error", ".2%")
 _OF_CONVNET = Length(100_000, "not in the paper: 200 epochs of 500 updates, as Salimans and Kingma 2016")
 
+_READ_ERROR = Metric("valid_error", "lowest", "valid error", ".1%")
+_READ_TEST = Metric("test_error", "lowest", "test error", ".1%")
+_OF_PIXELS = Length(100_000, "the published code: 200 epochs of 500 updates")
+
 
 def _equation(where: str, text: str, begins: str) -> Claim:
     return Claim(text, stated(where, begins))
@@ -73,7 +77,7 @@ def _column(metric: Metric, original: str, plain: str, normalised: str, month: s
 CONTENTS: tuple[Entry, ...] = (
     Entry("text", "abstract", "the computation in training and at test", "", (
         Claim("layer norm's is exactly the same", stated("abstract", "layer norm")),), analysis=_EQUATIONS),
-    Entry("text", "3", "dependencies between training cases", "", (
+    Entry("text, cases", "3", "dependencies between training cases", "", (
         Claim("layer norm brings none", stated("3", "layer norm")),
         Claim("batch norm does", denied("3", "batch norm"))), analysis=_EQUATIONS),
     Entry("eq. 2", "3", "batch norm of a layer's summed inputs", "",
@@ -95,7 +99,7 @@ CONTENTS: tuple[Entry, ...] = (
           "this scale is already in eq. 20 and 26",
           tuple(Claim(f"the hidden-to-hidden dynamics of a layer-normalised {cell.upper()} are much more stable",
                       stable(cell)) for cell in ("rnn", "lstm", "gru")), analysis="stability"),
-    Entry("text", "3.1", "test sequences longer than those of training",
+    Entry("text, lengths", "3.1", "test sequences longer than those of training",
           "the adding problem at 50 time steps, tested at 75, 100 and 200; batch norm by statistics of each time step, "
           "of the last one for what is longer", (
               Claim("they are a problem for batch norm", solves("batch", False)),
@@ -114,7 +118,7 @@ CONTENTS: tuple[Entry, ...] = (
               Claim("text: a re-scaled dataset leaves the output of all three norms",
                     unchanged(*((norm, "dataset re-scaling") for norm in ("batch", "weight", "layer"))))),
           analysis="invariance"),
-    Entry("text", "5.1", "a norm of the inputs, before the weights", "", (
+    Entry("text, its end", "5.1", "a norm of the inputs, before the weights", "", (
         Claim("re-scaled and re-centred weights change its output", denied("5.1", "layer norm before")),),
           analysis=_EQUATIONS),
     Entry("eq. 8", "5.2.1", "KL of a small step is a quadratic form of the Fisher information", "", (
@@ -222,19 +226,29 @@ CONTENTS: tuple[Entry, ...] = (
         Claim("layer norm is faster than no norm", sooner("ln", "none", (_TEST_NLL,)), "", _OF_CONVNET),
         Claim("batch norm is better than both", better("bn", ("ln", "none"), (_TEST_ERROR,)), "", _OF_CONVNET)),
         task="convnet", curves=True),
-    Entry("text", "6.7", "units whose receptive fields lie near the border of an image",
+    Entry("text, borders", "6.7", "units whose receptive fields lie near the border of an image",
           "no measure; ours is the share of images in which a unit is on, on 1,700 images of CIFAR-10", (
               Claim("they are turned on less often than the rest of their layer", rarer_at_border("none")),),
           analysis="borders"),
     Entry("text", "7", "where recurrent networks benefit most", "the adding problem, at one rate for each norm", (
         Claim("long sequences", gains_grow("length", "batch_size", max)),
         Claim("small mini-batches", gains_grow("batch_size", "length", min))), analysis="length_and_batch"),
-    Entry("text", "7", "invariance to shifting and scaling the features of a training case",
+    Entry("text, a case", "7", "invariance to shifting and scaling the features of a training case",
           "table 1 has, rightly, no invariance to shifts: W (x + c) = W x + W c", (
               *(Claim(f"layer norm's output stays when they are {what}",
                       stated("7", f"layer norm: the features of each case are {what}"))
                 for what in ("scaled", "shifted")),),
           analysis=_EQUATIONS),
+    Entry("Cooijmans et al. 2017, 5.1", "sequential MNIST", "an LSTM that reads permuted digits pixel by pixel, with "
+          "recurrent batch norm and without", "layer norm is not in that paper", (
+              Claim("batch norm learns sooner than no norm", sooner("bn", "none", (_READ_ERROR,), free=_RATE), "",
+                    _OF_PIXELS),
+              Claim("batch norm ends at a lower test error", better("bn", ("none",), (_READ_TEST,), free=_RATE),
+                    "4.6 % with, 9.8 % without", _OF_PIXELS),
+              Claim("layer norm learns sooner than no norm", sooner("ln", "none", (_READ_ERROR,), free=_RATE), "",
+                    _OF_PIXELS),
+              Claim("layer norm learns sooner than batch norm", sooner("ln", "bn", (_READ_ERROR,), free=_RATE), "",
+                    _OF_PIXELS)), task="sequential_mnist", curves=True),
     Entry("eq. 15-31", "supplement", "the LSTM, the GRU, and the LSTM of DRAW, plain and layer-normalised",
           "gain and bias are swapped in the sentences below eq. 22, 28 and 31; duoln selftest compares every fused "
           "rule of a machine with the same cells", (

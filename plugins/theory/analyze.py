@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from duoln.cli import facts
@@ -51,16 +50,12 @@ def _add_options(analyze: argparse.ArgumentParser) -> None:
     equations.set_defaults(measure=_equations)
 
     shift = kinds.add_parser("shift", help="covariate shift: how far the inputs of a task's layers move in training")
-    shift.set_defaults(measure=_shift)
-
     smoothness = kinds.add_parser("smoothness", help="Lipschitz constants of a task's loss and of its gradient")
-    smoothness.set_defaults(measure=_smoothness)
-
     borders = kinds.add_parser("borders", help="section 6.7: how often units at an image's border are turned on")
-    borders.set_defaults(measure=_borders)
 
     for kind, which, task in ((shift, "a task that tells what its layers get", "las"), (smoothness, "any task", "las"),
                               (borders, "one with convolutions", "convnet")):
+        kind.set_defaults(measure=_trained)
         kind.add_argument("--task", default=task, help=f"{which} ({task})")
         kind.add_argument("--variant", metavar="NAME[,NAME]", help="what is compared (default: every variant)")
         kind.add_argument("--preset", metavar="NAME", default="small", help="default: small")
@@ -78,8 +73,7 @@ def _add_options(analyze: argparse.ArgumentParser) -> None:
                           "default: DUOLN_BACKEND, else auto")
         kind.add_argument("--seed", type=int, default=0, help="0 to 2^64 - 1 (default 0)")
         name = kind.prog.split()[-1]
-        also = f" and {name}.png" if kind in (stability, shift, smoothness) else ""
-        kind.add_argument("--out", type=path_argument, metavar="DIR", help=f"write {name}.json{also} there")
+        kind.add_argument("--out", type=path_argument, metavar="DIR", help=f"write {name}.json there")
         kind.add_argument("--json", action="store_true", help="as one JSON object on stdout")
 
 
@@ -102,7 +96,7 @@ def _invariance(args: argparse.Namespace) -> int:
     table = invariance.table_one(backend, args.seed, args.draws, args.eps)
     summary = f"{table.agreeing} of {len(table.cells)} cells of table 1 as in the paper"
     return _finish(args, backend, summary, table.agreeing == len(table.cells), {
-        **table._asdict(), "cells": [{**c._asdict(), "measured": c.measured} for c in table.cells]},
+        **_plain(table), "cells": [{**c._asdict(), "measured": c.measured} for c in table.cells]},
         lambda: tables.show_invariance(table, summary))
 
 
@@ -133,9 +127,7 @@ def _magnitude(args: argparse.Namespace) -> int:
     summary = (f"{report.changes[0]}: the metric along |w| of a plain model x {scaled['none']:.4g}, along the gain x "
                f"{scaled['weight']:.4g} in weight norm, x {scaled['batch']:.4g} in batch norm, x {scaled['layer']:.4g} "
                "in layer norm")
-    return _finish(args, backend, summary, report.holds, {
-        **report._asdict(), "effects": [effect._asdict() for effect in report.effects]},
-        lambda: tables.show_magnitude(report, summary))
+    return _finish(args, backend, summary, report.holds, _plain(report), lambda: tables.show_magnitude(report, summary))
 
 
 def _stability(args: argparse.Namespace) -> int:
@@ -149,11 +141,7 @@ def _stability(args: argparse.Namespace) -> int:
         ranges.append(f"{tables.TITLES[norm]} {tables.power(min(first))} to {tables.power(max(first))}")
     summary = f"RNN, gradient over {report.steps} steps at W_h x {min(args.scales):g} to {max(args.scales):g}: " \
               f"{'; '.join(ranges)}"
-    _finish(args, backend, summary, None, {
-        **report._asdict(), "walks": [w._asdict() for w in report.walks],
-        "spans": [s._asdict() for s in report.spans]},
-            lambda: tables.show_stability(report, summary))
-    return _draw(args, lambda target: stability.draw(report, target))
+    return _finish(args, backend, summary, None, _plain(report), lambda: tables.show_stability(report, summary))
 
 
 def _equations(args: argparse.Namespace) -> int:
@@ -171,43 +159,18 @@ def _equations(args: argparse.Namespace) -> int:
                    lambda: tables.show_equations(checked, summary))
 
 
-def _shift(args: argparse.Namespace) -> int:
-    from duoln.plugins.theory import shift, tables
+def _trained(args: argparse.Namespace) -> int:
+    from duoln.plugins.theory import borders, shift, smoothness, tables
 
+    kinds: dict[str, tuple[Callable[[Training], Any], Callable[[Any], str], Callable[[Any, str], None]]] = {
+        "shift": (shift.measure, tables.shift_summary, tables.show_shift),
+        "smoothness": (smoothness.measure, tables.smoothness_summary, tables.show_smoothness),
+        "borders": (borders.measure, tables.borders_summary, tables.show_borders)}
+    measure, summary_of, show = kinds[args.kind]
     training = _training(args)
-    report = shift.measure(training)
-    summary = (f"{report.task}, {report.dataset}: median of all layers, seeds and intervals of {report.every} updates, "
-               f"by which the means and deviations of units move: {tables.shift_summary(report)}")
-    _finish(args, training.backend, summary, None, {
-        **report._asdict(), "movements": [m._asdict() for m in report.movements]},
-        lambda: tables.show_shift(report, summary))
-    return _draw(args, lambda target: shift.draw(report, target))
-
-
-def _smoothness(args: argparse.Namespace) -> int:
-    from duoln.plugins.theory import smoothness, tables
-
-    training = _training(args)
-    report = smoothness.measure(training)
-    summary = (f"{report.task}, {report.dataset}: constants of the loss and of its gradient, geometric mean of all "
-               f"looks and seeds: {tables.smoothness_summary(report)}")
-    _finish(args, training.backend, summary, None, {
-        **report._asdict(), "constants": [c._asdict() for c in report.constants]},
-        lambda: tables.show_smoothness(report, summary))
-    return _draw(args, lambda target: smoothness.draw(report, target))
-
-
-def _borders(args: argparse.Namespace) -> int:
-    from duoln.plugins.theory import borders, tables
-
-    training = _training(args)
-    report = borders.measure(training)
-    below = sum(r.border < r.inside for r in report.rates)
-    summary = (f"{report.task}, {report.dataset}: units at the border are on less often in {below} of "
-               f"{len(report.rates)} layers of all variants and seeds")
-    return _finish(args, training.backend, summary, None, {
-        **report._asdict(), "rates": [r._asdict() for r in report.rates]},
-        lambda: tables.show_borders(report, summary))
+    report = measure(training)
+    summary = f"{report.task}, {report.dataset}: {summary_of(report)}"
+    return _finish(args, training.backend, summary, None, _plain(report), lambda: show(report, summary))
 
 
 def _training(args: argparse.Namespace) -> Training:
@@ -236,6 +199,12 @@ def _backend(name: str | None) -> Backend:
     return backend
 
 
+def _plain(report: Any) -> dict[str, Any]:
+    """A report, a NamedTuple with lists of others, as an object of JSON."""
+    return {key: [row._asdict() if isinstance(row, tuple) else row for row in value] if isinstance(value, list) else
+            value for key, value in report._asdict().items()}
+
+
 def _as_objects(checked: Sequence[Statement]) -> list[dict[str, Any]]:
     return [{**s._asdict(), "agrees": s.agrees} for s in checked]
 
@@ -246,38 +215,22 @@ def _finish(args: argparse.Namespace, backend: Backend, summary: str, agrees: bo
     from duoln.cli import console
     from duoln.data import json_text
     from duoln.runs.commit import git
+    from duoln.system.filesystem import make_folder, write_atomically
 
     document = {
         "analysis": args.kind, "summary": summary, "agrees": agrees,
         "time": datetime.now(UTC).isoformat(timespec="microseconds"), "seed": args.seed,
         "git": git(), "backend": {"name": backend.name, **backend.info()}, **content}
     if args.out is not None:
-        _write(args.out / f"{args.kind}.json", json_text.dumps(document) + "\n")
+        make_folder(args.out)
+        path = args.out / f"{args.kind}.json"
+        write_atomically(path, f"{json_text.dumps(document)}\n".encode())
+        console.say(f"wrote {path}")
     if args.json:
         console.put_json(document)
     else:
         show()
     return 1 if agrees is False else 0
-
-
-def _draw(args: argparse.Namespace, draw: Callable[[Path], Path]) -> int:
-    """Below `--out`, where matplotlib is installed, a kind's picture; the exit code."""
-    from duoln.cli import console
-    from duoln.pictures import drawing
-
-    if args.out is not None:
-        console.say(f"wrote {draw(args.out / f'{args.kind}.png')}" if drawing.can_draw() else
-                    f"  for a picture: {drawing.refusal()}")
-    return 0
-
-
-def _write(path: Path, text: str) -> None:
-    from duoln.cli import console
-    from duoln.system.filesystem import make_folder, write_atomically
-
-    make_folder(path.parent)
-    write_atomically(path, text.encode())
-    console.say(f"wrote {path}")
 
 
 COMMAND = Command("analyze", "measure what the paper proves about normalised models", _add_options, _analyze)

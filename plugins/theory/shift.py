@@ -10,14 +10,11 @@ and a standard deviation over the rows. The movement of a layer between two such
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.pictures import style
-from duoln.pictures.drawing import figure
-from duoln.plugins.theory.trained import Training, draw_legend, draw_seeds
+from duoln.plugins.theory.trained import Training
 from duoln.runtime import to_tensors
 from duoln.training.trainer import Trainer
 
@@ -112,28 +109,3 @@ def _distributions(trainer: Trainer, probe: dict[str, Any]) -> dict[str, Distrib
     inputs = trainer.task.layer_inputs(trainer.model, trainer.state["params"], probe)
     return {layer: Distribution(rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64))
             for layer, rows in inputs.items()}
-
-
-def draw(measured: Shift, target: Path) -> Path:
-    """A column for each layer: above the movement of the means, below that of the deviations, over the training; median
-    and range of the seeds.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    layers, variants = measured.layers(), list(measured.losses)
-    looks = style.looks(variants)
-    with figure(target, 2, len(layers), (1.0 + 2.1 * len(layers), 4.6), top=0.9, sharex=True,
-                sharey="row") as (whole, panels):
-        for column, layer in enumerate(layers):
-            for variant in variants:
-                of_seeds = measured.of(variant, layer)
-                for panel, values in zip(panels[:, column], ([m.means for m in of_seeds],
-                                                             [m.deviations for m in of_seeds]), strict=True):
-                    draw_seeds(panel, of_seeds[0].updates, values, variant, looks[variant])
-            panels[0][column].set_title(style.wrapped(layer, 2.0), fontsize=9)
-            panels[1][column].set_xlabel("updates", fontsize=8)
-        panels[0][0].set_ylabel("means moved by", fontsize=8)
-        panels[1][0].set_ylabel("deviations moved by", fontsize=8)
-        draw_legend(whole, panels[0][0], len(variants))
-    return target

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,7 @@ import numpy as np
 from duoln import tree
 from duoln.core import compile
 from duoln.errors import DivergedError
-from duoln.pictures import style
-from duoln.pictures.drawing import figure
-from duoln.plugins.theory.trained import Training, draw_legend, draw_seeds
+from duoln.plugins.theory.trained import Training
 from duoln.runtime import to_tensors
 from duoln.training.train_step import make_gradients
 from duoln.training.trainer import Trainer
@@ -117,22 +114,3 @@ def constants_at(gradients: Callable[[Any], tuple[Any, Any]], params: Any,
 def _values(result: tuple[Any, Any]) -> tuple[float, list[np.ndarray]]:
     loss, gradients = result
     return float(loss.numpy()), [gradient.numpy().astype(np.float64) for gradient in tree.leaves(gradients)]
-
-
-def draw(measured: Smoothness, target: Path) -> Path:
-    """The constants of the loss and of the gradient over the training; median and range of the seeds.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    variants = list(dict.fromkeys(constants.variant for constants in measured.constants))
-    looks = style.looks(variants)
-    with figure(target, 1, 2, (8.0, 3.6), top=0.85, sharex=True) as (whole, panels):
-        for panel, kind, title in zip(panels[0], ("loss", "gradient"), ("of the loss", "of the gradient"), strict=True):
-            for variant in variants:
-                of_seeds = measured.of(variant)
-                draw_seeds(panel, of_seeds[0].updates, [getattr(c, kind) for c in of_seeds], variant, looks[variant])
-            panel.set_title(f"Lipschitz constant {title}", fontsize=9)
-            panel.set_xlabel("updates", fontsize=8)
-        draw_legend(whole, panels[0][0], len(variants))
-    return target

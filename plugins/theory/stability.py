@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -21,14 +20,10 @@ from duoln.core import Tensor, value_and_grad
 from duoln.errors import UsageError
 from duoln.nn.cells import RecurrentCell
 from duoln.ops.recurrent.variants import CellName
-from duoln.pictures import style
-from duoln.pictures.drawing import figure
 
 Norm = Literal["none", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 CELLS: tuple[CellName, ...] = get_args(CellName)
-_VARIANTS: dict[Norm, str] = {"none": "none", "layer": "ln"}
-"""The variants of tasks that have these norms."""
 Scaled = Literal["w_h", "w_h and w_x"]
 SCALED: tuple[Scaled, ...] = get_args(Scaled)
 
@@ -154,37 +149,3 @@ def _walk(backend: Backend, dtype: str, cell: CellName, norm: Norm, scaled: Scal
     (_, hidden), gradients = value_and_grad(run, has_aux=True)(nudges)
     squares = [sum(float(np.sum(g.numpy().astype(np.float64)**2)) for g in at) for at in gradients]
     return np.stack([h.numpy().astype(np.float64) for h in hidden]), np.sqrt(np.array(squares) / BATCH)
-
-
-def draw(measured: Stability, target: Path) -> Path:
-    """A column for each cell: above the hidden states over time, below the gradient followed back; W_h scaled.
-
-    Plain networks have the dashes of `none` and layer-normalised ones those of `ln`; scales are colours.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    scales = list(dict.fromkeys(w.scale for w in measured.walks))
-    time = np.arange(1, measured.steps + 1)
-    with figure(target, 2, len(CELLS), (style.WIDTH + 1, 5.0), top=0.9, sharex=True, sharey="row") as (whole, panels):
-        for column, cell in enumerate(CELLS):
-            for norm in NORMS:
-                dashes = style.looks([_VARIANTS[norm]])[_VARIANTS[norm]].line()["linestyle"]
-                for index, walk in enumerate(measured.of(cell, norm)):
-                    look = {"color": style.look(index).colour, "linestyle": dashes, "linewidth": 1.4}
-                    label = f"{'layer norm' if norm == 'layer' else 'plain'}, W_h x {walk.scale:g}"
-                    panels[0][column].plot(time, walk.state, label=label, **look)
-                    finite = [g if 0 < g < np.inf else np.nan for g in walk.gradient]  # for the logarithm
-                    panels[1][column].plot(time, finite, **look)
-            panels[0][column].set_title(cell.upper(), fontsize=10)
-            panels[1][column].set_yscale("log")
-            panels[1][column].set_xlabel("time step")
-            for row in (0, 1):
-                panels[row][column].grid(alpha=0.3)
-        panels[0][0].set_ylabel("hidden state (rms)")
-        panels[1][0].set_ylabel("gradient by the state")
-        lines, labels = panels[0][0].get_legend_handles_labels()
-        by_scale = [k + row * len(scales) for k in range(len(scales)) for row in (0, 1)]  # a column for each scale
-        whole.legend([lines[k] for k in by_scale], [labels[k] for k in by_scale], loc="upper center",
-                     ncol=len(scales), fontsize=8)
-    return target

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.plugins.theory import borders, magnitude, shift, smoothness, stability
-from duoln.plugins.theory.geometry import CORRELATION, DIRECTIONS, Geometry
+from duoln.plugins.theory.geometry import Geometry
 from duoln.plugins.theory.glm import NORMS as MODELS
 from duoln.plugins.theory.invariance import NORMS, TRANSFORMATIONS, Cell, Invariance
 from duoln.plugins.theory.statements import Statement
@@ -68,31 +68,8 @@ def _show_statements(title: str, statements: Sequence[Statement]) -> None:
 
 
 def show_geometry(report: Geometry, statements: Sequence[Statement], summary: str) -> None:
-    """Every statement, then the figures on which it is based."""
+    """Every statement; the figures on which it is based are in `--json`."""
     _show_statements("The paper's statements, and their relative errors", statements)
-    _show(f"Eq. 13 (plain: 12) against the exact Fisher information, {report.cases} cases: relative errors of blocks",
-          ("model", "family", "weights", "largest entry", "weights x others", "gains, biases"),
-          [(TITLES[b.norm], b.family, *map(_error, (b.weights, b.weights_largest, b.cross, b.others)))
-           for b in report.blocks])
-    _show(f"Weights doubled: change of the output, and factors of exact blocks (outputs correlated by {CORRELATION:g})",
-          ("model", "doubled", "output", "w1,w1", "w1,b1", "w1,g1", "w1,w2"),
-          [(TITLES[d.norm], d.what, _error(d.output_change), *(f"{r:.3f}" for r in (d.own, d.bias, d.gain, d.pair)))
-           for d in report.doubled])
-    _show("Gains moved alone: coefficients of their squares, exact and by the paper",
-          ("eq.", "model", "family", "exact", "the paper", "error", "correlated"),
-          [(g.equation, TITLES[g.norm], g.family, " ".join(f"{v:.3f}" for v in g.exact),
-            " ".join(f"{v:.3f}" for v in g.paper), _error(g.error), _error(g.correlated))
-           for g in sorted(report.gains, key=lambda g: g.equation)])
-    _show(f"Eq. 8: error of the quadratic form, the greatest of {DIRECTIONS} directions (logistic)",
-          ("step", *(TITLES[n] for n in MODELS), "layer norm by eq. 13"),
-          [(f"{s.length:g}", *(_error(s.errors[n]) for n in MODELS), _error(s.paper_layer)) for s in report.steps])
-    _show("One small update of W, longer and longer W: KL, by that at length 1 (logistic)",
-          ("length of W", *(TITLES[n] for n in MODELS)),
-          [(f"{s.scale:g}", *(f"{s.divergence[n]:.4f}" for n in MODELS)) for s in report.same_update])
-    _show("Gradient descent at a constant rate: |W|, and the effective rate: rate / |W|^2",
-          ("updates", *(TITLES[d.norm] for d in report.descents)),
-          [(str(points[0][0]), *(f"{length:.2f}  {rate:.3f}" for _, length, rate in points))
-           for points in zip(*(d.points for d in report.descents), strict=True)])
     console.put(summary)
 
 
@@ -157,7 +134,8 @@ def shift_summary(measured: shift.Shift) -> str:
         means = statistics.median(value for movement in own for value in movement.means)
         deviations = statistics.median(value for movement in own for value in movement.deviations)
         parts.append(f"{means:.3f} and {deviations:.3f} ({variant})")
-    return ", ".join(parts)
+    return (f"median of all layers, seeds and intervals of {measured.every} updates, by which the means and deviations "
+            f"of units move: {', '.join(parts)}")
 
 
 def _moved(of_seeds: Sequence[shift.Movement]) -> str:
@@ -188,12 +166,19 @@ def smoothness_summary(measured: smoothness.Smoothness) -> str:
         loss, gradient = (statistics.geometric_mean(value for c in measured.of(variant) for value in getattr(c, kind))
                           for kind in ("loss", "gradient"))
         parts.append(f"{loss:.3g} and {gradient:.3g} ({variant})")
-    return ", ".join(parts)
+    return ("constants of the loss and of its gradient, geometric mean of all looks and seeds: "
+            f"{', '.join(parts)}")
 
 
 def _range(values: Sequence[float]) -> str:
     text = f"{statistics.median(values):.3g}"
     return text if len(values) == 1 else f"{text} ({min(values):.3g} to {max(values):.3g})"
+
+
+def borders_summary(measured: borders.Borders) -> str:
+    """In how many layers units at the border are on less often, in words."""
+    below = sum(r.border < r.inside for r in measured.rates)
+    return f"units at the border are on less often in {below} of {len(measured.rates)} layers of all variants and seeds"
 
 
 def show_borders(measured: borders.Borders, summary: str) -> None:

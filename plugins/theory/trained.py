@@ -1,4 +1,4 @@
-"""The training of a task's variants that `shift` and `smoothness` measure, and how its curves are drawn."""
+"""The training of a task's variants that `shift` and `smoothness` measure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from duoln.backends.protocol import Backend
 from duoln.errors import UsageError
-from duoln.pictures.style import Look
 from duoln.tasks import Task, make_config
 from duoln.training.trainer import Trainer
 
@@ -47,18 +44,3 @@ class Training(NamedTuple):
         for variant, seed in itertools.product(self.variants, self.seeds):
             cfg = make_config(self.task, variant, self.preset, {**self.settings, "seed": seed})
             yield Trainer(self.task, variant, cfg, self.task.data(cfg), self.backend)
-
-
-def draw_seeds(panel: Any, updates: Sequence[int], values: Sequence[Sequence[float]], label: str, look: Look) -> None:
-    """The median of the seeds as a line and their range as a band; values are (seeds, updates)."""
-    low, middle, high = np.quantile(values, (0.0, 0.5, 1.0), axis=0)
-    panel.plot(updates, middle, label=label, linewidth=1.2, **look.line())
-    panel.fill_between(updates, low, high, color=look.colour, alpha=0.15, linewidth=0)
-    panel.set_yscale("log")
-    panel.grid(alpha=0.3)
-
-
-def draw_legend(whole: Any, panel: Any, columns: int) -> None:
-    """The legend of all panels, from the lines of one."""
-    lines, labels = panel.get_legend_handles_labels()
-    whole.legend(lines, labels, loc="upper center", ncol=columns, fontsize=8)

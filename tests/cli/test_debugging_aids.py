@@ -65,7 +65,7 @@ def test_every_task_has_a_summary(here, name):
 
 @pytest.mark.parametrize("command", ["summary", "find-rate"])
 @pytest.mark.parametrize(("words", "message"), [
-    ([], "expected --variant with one of none, bn, ln, bn-hidden, found none"), (["--variant", "lm"], "did you mean 'ln'"),
+    ([], "expected --variant with one of none, bn, ln, bn-hidden, ln-logits, found none"), (["--variant", "lm"], "did you mean 'ln'"),
     (["--variant", "ln", "--set", "hiden=3"], "did you mean 'hidden'"), (["--variant", "ln", "--batch-size", "0"], "batch_size of at least 1, found 0")])
 def test_wrong_command_lines(here, command, words, message):
     code, out, err = here(command, *MNIST, *words)

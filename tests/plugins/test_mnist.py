@@ -34,7 +34,7 @@ def test_the_network_of_the_paper():
     sizes = {v: sum(a.size for a in tree.leaves(TASK.model(make_config(TASK, v)).init(_stream()))) for v in TASK.variants}
     weights = 784 * 1000 + 1000 * 1000 + 1000 * 10
     assert sizes == {"none": weights + 2010, "ln": weights + 4000 + 10, "bn": weights + 4020,
-                     "bn-hidden": weights + 4000 + 10}
+                     "bn-hidden": weights + 4000 + 10, "ln-logits": weights + 4020}
 
 
 def _stream():

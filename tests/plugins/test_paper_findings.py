@@ -3,10 +3,14 @@
 import pytest
 
 from duoln.plugins.paper.findings import (
+    denied,
+    gains_grow,
     moves_less,
     nothing_moves_less,
+    rarer_at_border,
     robust,
     smoother,
+    solves,
     stable,
     stated,
     unchanged,
@@ -24,6 +28,53 @@ def test_statements_hold_by_their_errors(errors, holds):
     content = {"statements": [_statement(error, text=f"{k} is") for k, error in enumerate(errors)]}
     answer = stated("eq. 8", *(str(k) for k in range(len(errors)))).answer(content)
     assert answer.holds is holds and [f.values for f in answer.figures] == [[e] for e in errors]
+
+
+@pytest.mark.parametrize(("errors", "holds"), [((0.5, 0.2), True), ((0.5, 1e-12), False), ((0.5, 1e-4), False)])
+def test_what_is_denied_holds_by_errors_that_are_no_rounding(errors, holds):
+    content = {"statements": [_statement(error, text=f"{k} is") for k, error in enumerate(errors)]}
+    assert denied("eq. 8", "0", "1").answer(content).holds is holds
+
+
+def _rates(*layers):
+    return {"rates": [{"variant": "none", "layer": f"block{k}", "seed": seed, "border": border, "inside": inside}
+                      for k, layer in enumerate(layers) for seed, (border, inside) in enumerate(zip(*layer, strict=True))]
+            + [{"variant": "ln", "layer": "block0", "seed": 0, "border": 1.0, "inside": 0.0}]}
+
+
+@pytest.mark.parametrize(("layers", "holds"), [
+    ([((0.1, 0.2), (0.3, 0.4))] * 2, True), ([((0.1, 0.2), (0.3, 0.4)), ((0.5, 0.6), (0.3, 0.4))], False),
+    ([((0.1, 0.2), (0.3, 0.4)), ((0.3, 0.2), (0.25, 0.4))], None)])
+def test_units_at_the_border_are_on_less_often_in_every_layer(layers, holds):
+    answer = rarer_at_border("none").answer(_rates(*layers))
+    assert answer.holds is holds and [f.values for f in answer.figures] == [values for layer in layers for values in layer]
+
+
+def _tested(*errors, norm="batch"):
+    runs = [{"norm": norm, "choice": False, "errors": dict(zip(("50", "75", "200"), of_seed, strict=True))} for of_seed in errors]
+    return {"solved": 0.01, "settings": {"length": 50}, "runs": [{"norm": norm, "choice": True, "errors": {"50": 9.0}}, *runs]}
+
+
+@pytest.mark.parametrize(("errors", "fails", "solved"), [
+    ([(0.001, 0.02, 0.3), (0.002, 0.03, None)], True, False), ([(0.001, 0.002, 0.003)] * 2, False, True),
+    ([(0.001, 0.02, 0.3), (0.001, 0.002, 0.3)], None, False), ([(0.02, 0.02, 0.3), (0.001, 0.02, 0.3)], None, None)])
+def test_longer_sequences_are_a_problem_or_none(errors, fails, solved):
+    assert solves("batch", False).answer(_tested(*errors)).holds is fails
+    assert solves("batch", True).answer(_tested(*errors)).holds is solved
+
+
+def _ratios(*cells):
+    return {"ratios": [{"length": length, "batch_size": size, "seed": seed, "least": least, "most": most}
+                       for length, size, *seeds in cells for seed, (least, most) in enumerate(seeds)]}
+
+
+@pytest.mark.parametrize(("long", "holds"), [([(5, None), (4, 4)], True), ([(1, 1), (0, 0.5)], False), ([(5, None), (2, 2)], None), ([(1, None), (5, 5)], None)])
+def test_what_layer_norm_saves_grows_from_one_end_to_the_other(long, holds):
+    content = _ratios((25, 2, (3, 3), (2, 2)), (50, 2, (9, 9), (9, 9)), (100, 2, *long))
+    assert gains_grow("length", "batch_size", max).answer(content).holds is holds
+    turned = {"ratios": [{**r, "length": r["batch_size"], "batch_size": r["length"]} for r in content["ratios"]]}
+    opposite = {True: False, False: True, None: None}[holds]
+    assert gains_grow("batch_size", "length", min).answer(turned).holds is opposite
 
 
 def test_a_limit_of_a_statement_counts_before_the_bound_of_wrong():

@@ -1,8 +1,5 @@
 """States and gradients over time."""
 
-import csv
-import io
-
 import numpy as np
 import pytest
 
@@ -55,23 +52,6 @@ def test_plain_gradients_vanish_and_explode(numpy_backend):
     assert all(spread[cell, "none"] > 8 for cell in ("rnn", "lstm", "gru"))
     assert spread["lstm", "layer"] < 0.1 and spread["gru", "layer"] < 0.01
     assert spread["rnn", "layer"] < spread["rnn", "none"] / 2
-
-
-@pytest.mark.long
-def test_picture_and_csv(tmp_path, numpy_backend):
-    measured = walks(numpy_backend, steps=3, scales=(1.0, 8.0))
-    assert stability.draw(measured, tmp_path / "stability.png").read_bytes()[:4] == b"\x89PNG"
-    rows = list(csv.DictReader(io.StringIO(stability.as_csv(measured))))
-    assert len(rows) == 3 * len(measured.walks) == 3 * 3 * 2 * 2 * 2
-    assert rows[0] == {"cell": "rnn", "norm": "none", "scaled": "w_h", "scale": "1", "step": "1",
-                       "state_rms": f"{measured.walks[0].state[0]:.6g}", "gradient_norm": f"{measured.walks[0].gradient[0]:.6g}"}
-
-
-@pytest.mark.long
-def test_a_gradient_that_is_gone_or_not_finite_can_be_drawn(tmp_path, numpy_backend):
-    measured = walks(numpy_backend, steps=3, scales=(1.0,))
-    odd = measured._replace(walks=[w._replace(gradient=[float("inf"), 0.0, 1.0]) for w in measured.walks])
-    assert stability.draw(odd, tmp_path / "a.png").exists()
 
 
 def test_an_explosion_is_a_finding_not_a_warning(numpy_backend):
