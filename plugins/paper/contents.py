@@ -239,7 +239,7 @@ CONTENTS: tuple[Entry, ...] = (
                       stated("7", f"layer norm: the features of each case are {what}"))
                 for what in ("scaled", "shifted")),),
           analysis=_EQUATIONS),
-    Entry("Cooijmans et al. 2017, 5.1", "sequential MNIST", "an LSTM that reads permuted digits pixel by pixel, with "
+    Entry("Cooijmans et al. 2017, section 5.1", "Cooijmans", "an LSTM that reads permuted digits pixel by pixel, with "
           "recurrent batch norm and without", "layer norm is not in that paper", (
               Claim("batch norm learns sooner than no norm", sooner("bn", "none", (_READ_ERROR,), free=_RATE), "",
                     _OF_PIXELS),

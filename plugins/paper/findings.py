@@ -62,7 +62,7 @@ def stated(where: str, *begins: str, heading: str = "relative error", form: str 
 
 
 def denied(where: str, *begins: str) -> FindingRule:
-    """What these statements say does not hold: each error is more than rounding."""
+    """Each of these statements is wrong: its error is more than rounding."""
     rule = stated(where, *begins)
 
     def answer(content: Content) -> Answer:
@@ -200,7 +200,7 @@ def solves(norm: str, holds: bool) -> FindingRule:
 
 
 def gains_grow(axis: str, other: str, towards: Callable[[Iterable[int]], int]) -> FindingRule:
-    """What layer norm saves in the map of lengths and batch sizes grows along an axis.
+    """The updates that layer norm saves grow along an axis of the map of lengths and batch sizes.
 
     Args:
         axis: "length" or "batch_size".

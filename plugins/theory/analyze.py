@@ -63,8 +63,8 @@ def _add_options(analyze: argparse.ArgumentParser) -> None:
                           help="a setting of the task; may be repeated")
         kind.add_argument("--updates", type=int, default=200, help="of each variant (200)")
         kind.add_argument("--every", type=int, default=5, help="updates between two looks (5)")
-        kind.add_argument("--seeds", type=int, default=3, metavar="COUNT",
-                          help="from so many seeds, the first of which is --seed's (3)")
+        kind.add_argument("--seeds", type=int, default=5, metavar="COUNT",
+                          help="from so many seeds, the first of which is --seed's (5)")
         facts.add_plugin_option(kind)
 
     for kind in (invariance, geometry, magnitude, stability, equations, shift, smoothness, borders):

@@ -1,4 +1,4 @@
-"""What the paper's text says of a normalised layer, beside its equations. Exact in float64, so an epsilon is 0."""
+"""Statements of the paper's text on a normalised layer. They are exact in float64, so an epsilon is 0."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _dependence(model: Module, params: Params, data: Tensor) -> float:
 
 
 def _nonlinearity(data: Tensor, output: np.ndarray) -> float:
-    """How far the output is from the linear layer that is nearest to it on these data."""
+    """The distance of the output from the linear layer that is nearest to it on these data."""
     inputs = np.hstack((data.numpy(), np.ones((len(data), 1))))
     nearest = inputs @ np.linalg.lstsq(inputs, output, rcond=None)[0]
     return _change(output, nearest)

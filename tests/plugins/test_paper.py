@@ -69,7 +69,7 @@ def test_a_part_of_the_claims(document, capsys, words, kept):
     assert [row["claim"] for row in json.loads(capsys.readouterr().out)["paper"]] == chosen != []
 
 
-@pytest.mark.parametrize(("words", "told"), [(["9"], "expected one of the sections 3, 3.1"), (["6."], "found '6.'"),
+@pytest.mark.parametrize(("words", "told"), [(["9"], "expected one of the sections abstract, 3, 3.1"), (["6."], "found '6.'"),
                                              (["--verdict", "hold"], "did you mean 'holds'?")])
 def test_there_is_no_such_part(capsys, words, told):
     assert main(["paper", "--plugin", "mnist", *words]) == 2 and told in capsys.readouterr().err

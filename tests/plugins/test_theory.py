@@ -204,7 +204,7 @@ def test_another_norm_in_the_place_of_layer_norm_is_found_out(other, wrong, nump
 
 # Kept findings ----------------------------------------------------------------------------------------
 
-SMALL = {"invariance": ["--draws", "2"], "geometry": ["--cases", "40"], "stability": ["--steps", "2"], "equations": [], "borders": ["--preset", "smoke", "--variant", "none,ln", "--updates", "5"], "magnitude": ["--cases", "40"]}
+SMALL = {"invariance": ["--draws", "2"], "geometry": ["--cases", "40"], "stability": ["--steps", "2"], "equations": [], "borders": ["--preset", "smoke", "--updates", "5"], "magnitude": ["--cases", "40"]}
 for _kind in ("shift", "smoothness"):
     SMALL[_kind] = ["--preset", "smoke", "--updates", "5", "--set", "utterances=12", "--set", "batch_size=4", "--set", "buckets=2", "--set", "mels=3"]
 NAMES = ("where", "text", "holds", "limit", "norm", "transformation", "expected", "cell", "scaled", "scale")
