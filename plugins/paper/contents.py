@@ -119,9 +119,8 @@ CONTENTS: tuple[Entry, ...] = (
                     unchanged(*((norm, "dataset re-scaling") for norm in ("batch", "weight", "layer"))))),
           analysis="invariance"),
     Entry("text, its end", "5.1", "a norm of the inputs, before the weights", "", (
-        Claim("re-scaled and re-centred weights change its output",
-              denied("5.1", *(f"layer norm before the weights: they are {what}" for what in ("re-scaled", "re-centred")))),
-          ),
+        Claim("re-scaled and re-centred weights change its output", denied("5.1", *(
+            f"layer norm before the weights: they are {what}" for what in ("re-scaled", "re-centred")))),),
           analysis=_EQUATIONS),
     Entry("eq. 8", "5.2.1", "KL of a small step is a quadratic form of the Fisher information", "", (
         Claim("a tenth of a step has a tenth of the error",
