@@ -76,7 +76,7 @@ def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settin
     model, begin = Adder(norm, settings.hidden), time.perf_counter()
     *_, (loss, params) = adding.training(model, rate, seed, backend, settings)
 
-    def drawn(name: str, length: int) -> dict[str, duoln.Tensor]:
+    def drawn(name: str, length: int) -> Any:
         return duoln.to_tensors(adding.make_batch(Stream(seed, name), _ROWS, length), backend)
 
     tested = with_population(model, params, [drawn("adding population", settings.length)["x"]])

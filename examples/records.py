@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = No
     return [path, draw(record, path.with_suffix(".png"))] if draw and can_draw() else [path]
 
 
-def read(path: Path, record: type[R], run: Callable[..., Any]) -> R:
+def read(path: Path, record: Callable[..., R], run: Callable[..., Any]) -> R:
     """A record from its file.
 
     Args:
@@ -53,7 +54,7 @@ def read(path: Path, record: type[R], run: Callable[..., Any]) -> R:
     try:
         runs = [run(**{**each, "losses": [math.nan if loss is None else float(loss) for loss in each["losses"]]})
                 for each in content["runs"]]
-        return record(**{key: content[key] for key in record._fields if key != "runs"}, runs=runs)
+        return record(**{key: content[key] for key in signature(record).parameters if key != "runs"}, runs=runs)
     except (KeyError, TypeError, ValueError) as error:
         raise DataFormatError(path, 0, "a record of runs", f"{type(error).__name__}: {error}") from error
 

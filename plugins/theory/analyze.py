@@ -201,8 +201,11 @@ def _backend(name: str | None) -> Backend:
 
 def _plain(report: Any) -> dict[str, Any]:
     """A report, a NamedTuple with lists of others, as an object of JSON."""
-    return {key: [row._asdict() if isinstance(row, tuple) else row for row in value] if isinstance(value, list) else
-            value for key, value in report._asdict().items()}
+    def rows(value: Any) -> Any:
+        of_list = isinstance(value, list)
+        return [row._asdict() if hasattr(row, "_asdict") else row for row in value] if of_list else value
+
+    return {key: rows(value) for key, value in report._asdict().items()}
 
 
 def _as_objects(checked: Sequence[Statement]) -> list[dict[str, Any]]:

@@ -24,13 +24,14 @@ def properties(backend: Backend, seed: int = 0) -> list[Statement]:
         seed: of data and parameters.
     """
     rng, linear = Stream(seed, "properties"), nn.Linear(INPUTS, UNITS, bias=False)
-    layer, batch, weight, before = (
+    models: list[Module] = [
         nn.Sequential(linear=linear, norm=nn.LayerNorm(UNITS, eps=0.0)),
         nn.Sequential(linear=linear, norm=nn.BatchNorm(UNITS, eps=0.0)),
-        nn.WeightNorm(linear), nn.Sequential(norm=nn.LayerNorm(INPUTS, eps=0.0), linear=linear))
+        nn.WeightNorm(linear), nn.Sequential(norm=nn.LayerNorm(INPUTS, eps=0.0), linear=linear)]
+    layer, batch, weight, before = models
     to_tensor = partial(_tensor, backend=backend)
     params = {model: tree.map(lambda array: to_tensor(0.5 + rng.uniform(array.shape)), model.init(rng))
-              for model in (layer, batch, weight, before)}
+              for model in models}
     data, row = to_tensor(rng.gaussian((CASES, INPUTS))), to_tensor(rng.gaussian((INPUTS, 1)))
     at_test = {model: with_population(model, params[model], [data[:CASES // 2]]) for model in (layer, batch)}
 
