@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
     out = args.out / "adding_lengths.json"
     record = measure(args.seeds, args.choose, duoln.backend(), settings, out)
     print(table(record))
-    for path in records.write(record, out, summary=table(record)):
+    for path in records.write(record, out, summary=table(record), dataset=records.ADDING):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
                      settings)
     print(maps.table(record))
     for path in records.write(record, args.out / maps.FILE, maps.draw, summary=maps.table(record),
-                              ratios=record.gains()):
+                              dataset=records.ADDING, ratios=record.gains()):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

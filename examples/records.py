@@ -20,6 +20,7 @@ from duoln.system.filesystem import make_folder, write_own
 
 R = TypeVar("R")
 _MOST_BYTES = 1 << 24
+ADDING = "the adding problem, synthetic"
 
 
 def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = None, **found: Any) -> list[Path]:
