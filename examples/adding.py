@@ -1,7 +1,7 @@
 r"""The adding problem (Hochreiter and Schmidhuber 1997): an LSTM with layer norm and a plain one, at several rates.
 
     python -m duoln.examples.adding                    two learning rates, one seed: about two minutes and a half
-    python -m duoln.examples.adding --choose 1e-3 3e-3 1e-2 3e-2 --rates 1e-3 3e-3 1e-2 --seeds 5    adding.json
+    python -m duoln.examples.adding --seeds 5 --choose 1e-3 3e-3 1e-2 3e-2 --rates 1e-3 3e-3 1e-2 3e-2    adding.json
     python -m duoln.examples.adding --norms layer none layer-plain layer-detached rms tanh --out runs/norms \
         --choose 1e-3 3e-3 1e-2 3e-2 --rates --seeds 5    other norms, each at the rate that was chosen for it
 
