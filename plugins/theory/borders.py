@@ -64,7 +64,7 @@ def _rates(trainer: Trainer) -> list[Rates]:
     rates = list[Rates]()
 
     def tell(path: str, layer: Module, output: Tensor) -> None:
-        if any(isinstance(child, nn.Conv2d) for child in layer.children().values()):
+        if any(isinstance(child, nn.Conv2d | nn.WeightNorm) for child in layer.children().values()):
             on = output.numpy() > 0
             rates.append(Rates(trainer.variant, trainer.cfg.seed, path, *rates_of(on)))
 

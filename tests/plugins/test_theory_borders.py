@@ -12,7 +12,7 @@ from duoln.testing import check_error
 
 
 def _measure(task, updates=2, seeds=(0,)):
-    return borders.measure(Training(task, ["none", "ln"], "smoke", {}, runtime.backend("numpy"), seeds, updates, 1))
+    return borders.measure(Training(task, ["none", "wn"], "smoke", {}, runtime.backend("numpy"), seeds, updates, 1))
 
 
 def test_rates_are_of_the_outermost_row_and_column_and_of_the_rest():
@@ -26,7 +26,7 @@ def test_rates_are_of_the_outermost_row_and_column_and_of_the_rest():
 def test_every_layer_with_a_convolution_has_rates_of_each_variant_and_seed():
     measured = _measure(ConvNetTask(), seeds=(0, 1))
     layers = [f"{stage}.block{k}" for stage in ("first", "second", "third") for k in (1, 2, 3)]
-    assert [(r.variant, r.seed, r.layer) for r in measured.rates] == [(v, s, layer) for v in ("none", "ln") for s in (0, 1) for layer in layers]
+    assert [(r.variant, r.seed, r.layer) for r in measured.rates] == [(v, s, layer) for v in ("none", "wn") for s in (0, 1) for layer in layers]
     assert all(0 < r.border < 1 and 0 < r.inside < 1 for r in measured.rates) and measured.task == "convnet"
 
 
