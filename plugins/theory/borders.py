@@ -64,9 +64,9 @@ def _rates(trainer: Trainer) -> list[Rates]:
     rates = list[Rates]()
 
     def tell(path: str, layer: Module, output: Tensor) -> None:
-        if any(isinstance(child, nn.Conv2d | nn.WeightNorm) for child in layer.children().values()):
-            on = output.numpy() > 0
-            rates.append(Rates(trainer.variant, trainer.cfg.seed, path, *rates_of(on)))
+        own = layer.children().values()
+        if output.ndim == 4 and any(isinstance(child, nn.Conv2d | nn.WeightNorm) for child in own):
+            rates.append(Rates(trainer.variant, trainer.cfg.seed, path, *rates_of(output.numpy() > 0)))
 
     images = to_tensors({name: array[:IMAGES] for name, array in trainer.splits.evaluation["test"].items()},
                         trainer.backend)
