@@ -23,7 +23,7 @@ LAYERS = (
     ("tree", "core", "randomness"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "bridge", "runs", "distributed", "training", "bench", "testing", "doctor", "extend"),
+    ("tasks", "runtime", "runs", "bridge", "distributed", "training", "bench", "testing", "doctor", "extend"),
     ("cli",),
     ("plugins",),
     ("examples", "__main__"),
