@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duoln.system import openblas, starting
+from duoln.system import openblas, stopping
 
-starting.end_quietly_on_interrupt()  # before what takes long to import
+stopping.end_quietly_on_interrupt()  # before what takes long to import
 
 __version__ = "0.1.0"
 

@@ -12,7 +12,7 @@ from conftest import GPU, PATIENCE, STAND_IN
 
 from duoln.core import Rule
 from duoln.kernels import proofs
-from duoln.system.worker import WorkerLostError
+from duoln.system.processes import WorkerLostError
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,8 +146,8 @@ for k in range(10):
 def test_a_fork_leaves_the_process_of_its_parent_alone(tmp_path):
     code = """
 import os, sys
-from duoln.system.worker import Worker
-worker = Worker([sys.executable, "-c", "from duoln.system.worker import serve; serve(lambda: lambda request, doing: 7)"])
+from duoln.system.processes import Worker
+worker = Worker([sys.executable, "-c", "from duoln.system.processes import serve; serve(lambda: lambda request, doing: 7)"])
 worker.ready(600)
 child = os.fork()
 if child == 0:

@@ -14,7 +14,7 @@ from h100 import use_h100
 
 from duoln.kernels import source
 from duoln.kernels.settings import every_setting
-from duoln.system.worker import WorkerLostError
+from duoln.system.processes import WorkerLostError
 from duoln.testing import prover, selftest
 
 ROOT = Path(__file__).parents[2]
