@@ -100,10 +100,10 @@ class _Ordering:
             trace.run(*inputs_of(self._name, model, shapes))
             return trace
         for size in _SIZES:
-            shape, trace = made_up_shape(model, size), Trace(model)
+            shape, trace = made_up_shape(model, size), Trace(model, is_made_up=True)
             try:
                 if shape is not None:
-                    trace.run([np.zeros(shape, np.float32)], {}, is_made_up=True)
+                    trace.run([np.zeros(shape, np.float32)], {})
                     return trace
             except Exception:  # the model's own code may need true sizes: without them nothing is known
                 continue

@@ -56,11 +56,11 @@ class Trace:
         problem: why the model cannot be read at all, or "".
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, is_made_up: bool = False) -> None:
         self.inputs: dict[str, list[Given]] = {}
         self.outputs: dict[str, set[tuple[int, bool] | None]] = {}
         self.problem = ""
-        self._model = model
+        self._model, self._is_made_up = model, is_made_up
         self._known: dict[int, tuple[Any, Coordinates]] = {}
         """By the identity of a native array, the array, which keeps it, and its coordinates."""
         self._changed = {id(m) for _, m in model.modules() if layer_of(m) and not _is_ours(type(m).__call__)}
@@ -71,7 +71,7 @@ class Trace:
         self._sequential = {id(m) for _, m in model.modules()
                             if isinstance(m, nn.Sequential) and type(m).__call__ is nn.Sequential.__call__}
 
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], is_made_up: bool = False) -> None:
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Call the model. If the sizes of images are made up, layers are not computed, so that any size fits."""
         backend = runtime.backend("numpy")
         args, kwargs = runtime.to_tensors(list(args), backend), runtime.to_tensors(dict(kwargs), backend)
@@ -88,8 +88,7 @@ class Trace:
             own = axes.fresh(x.shape, self._born) if _is_float(x) else {
                 Coordinate("position", 0): axes.along(k, x.ndim, n) for k, n in enumerate(x.shape) if n > 1}
             self._know(x.data, own)
-        around = self._around_made_up if is_made_up else self._around
-        with calls_through(self._model, around), self._flattening(), each_rule(self._through):
+        with calls_through(self._model, self._around), self._flattening(), each_rule(self._through):
             result = self._model(params, *args, **kwargs)
         for x in (x for x in self._tensors(result) if x.ndim > 2):
             self._spread(x)
@@ -128,19 +127,16 @@ class Trace:
         self._take(path, layer, given)
         self._inside = True
         try:
-            result = call()
+            result = self._made_up(layer, given[0]) if self._is_made_up and isinstance(layer, _SHAPED) else call()
         finally:
             self._inside = False
         self._give(path, layer, given, result)
         return result
 
-    def _around_made_up(self, path: str, layer: nn.Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
-        if not isinstance(layer, _SHAPED):
-            return self._around(path, layer, given, call)
-        x = given[0]
+    @staticmethod
+    def _made_up(layer: nn.Module, x: Tensor) -> Tensor:
         width = layer.n_out if isinstance(layer, (nn.Linear, *CONVOLUTIONS)) else x.shape[-1]
-        result = Tensor(x.backend.zeros((*x.shape[:-1], width), "float32"), x.backend)
-        return self._around(path, layer, given, lambda: result)
+        return Tensor(x.backend.zeros((*x.shape[:-1], width), "float32"), x.backend)
 
     def _outside(self, layer: nn.Module, call: Callable[[], Any]) -> Any:
         """The result of a module that PyTorch has not, or that only has others in it."""
