@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from duoln.system import openblas, starting
+from duoln.system import openblas, stopping
 
-starting.end_quietly_on_interrupt()  # before what takes long to import
+stopping.end_quietly_on_interrupt()  # before what takes long to import
 
 __version__ = "0.1.0"
 
@@ -34,12 +34,12 @@ openblas.spin_briefly()
 
 if TYPE_CHECKING:
     from duoln import data, errors, extend, nn, ops, optim, tasks, testing, tree
+    from duoln.bridge.weights import load_pytorch, save_pytorch
     from duoln.core import Tensor, compile, custom_gradient, stop_gradient, value_and_grad, vjp
     from duoln.distributed.own_loop import average_gradients, ranks
     from duoln.nn.observing import observed
     from duoln.randomness import Stream
     from duoln.runs.parameters import load, load_arrays, save
-    from duoln.runs.pytorch_file import load_pytorch, save_pytorch
     from duoln.runs.state import load_state, save_state
     from duoln.runtime import backend, from_dlpack, init, tensor, to_tensors
     from duoln.training.rate_test import find_rate
@@ -49,7 +49,7 @@ _LAZY = {
     **dict.fromkeys(("Tensor", "compile", "custom_gradient", "stop_gradient", "value_and_grad", "vjp"), "duoln.core"),
     **dict.fromkeys(("backend", "from_dlpack", "init", "tensor", "to_tensors"), "duoln.runtime"),
     **dict.fromkeys(("load", "load_arrays", "save"), "duoln.runs.parameters"),
-    **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.runs.pytorch_file"),
+    **dict.fromkeys(("load_pytorch", "save_pytorch"), "duoln.bridge.weights"),
     **dict.fromkeys(("load_state", "save_state"), "duoln.runs.state"),
     **dict.fromkeys(("average_gradients", "ranks"), "duoln.distributed.own_loop"),
     "Stream": "duoln.randomness",

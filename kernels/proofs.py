@@ -30,10 +30,9 @@ from duoln.errors import CheckpointError
 from duoln.kernels import source
 from duoln.kernels.native import remarks
 from duoln.system import processes
-from duoln.system.filesystem import make_folder, write_atomically
-from duoln.system.locks import lock
+from duoln.system.filesystem import lock, make_folder, write_atomically
 from duoln.system.paths import cache_folder
-from duoln.system.worker import Worker, WorkerLostError
+from duoln.system.processes import Worker, WorkerLostError
 
 _FLOAT32 = "float32"
 _START_SECONDS = 60.0

@@ -23,7 +23,7 @@ LAYERS = (
     ("tree", "core", "randomness"),
     ("ops", "kernels"),
     ("nn", "optim", "data", "pictures"),
-    ("tasks", "runtime", "bridge", "runs", "distributed", "training", "bench", "testing", "doctor", "extend"),
+    ("tasks", "runtime", "runs", "bridge", "distributed", "training", "bench", "testing", "doctor", "extend"),
     ("cli",),
     ("plugins",),
     ("examples", "__main__"),
@@ -169,7 +169,7 @@ def test_duoln_itself_imports_only_what_loads_nothing():
     at_once = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
     imports = imports_in("duoln/__init__.py", ast.unparse(at_once))
     assert {i.module for i in imports if i.module.split(".")[0] not in sys.stdlib_module_names} == \
-        {"duoln.system.openblas", "duoln.system.starting"}
+        {"duoln.system.openblas", "duoln.system.stopping"}
 
 
 def test_nothing_low_asks_duoln_itself():
@@ -383,4 +383,4 @@ def test_import_loads_a_few_small_modules():
     """Of duoln what chooses the CPU's kernels and what hears Ctrl-C, and else nothing that Python does not bring: so it is quick."""
     loaded = set(_fresh("import sys; before = set(sys.modules); import duoln; print(*set(sys.modules) - before)"))
     own = {name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert own == {"duoln", "duoln.system", "duoln.system.openblas", "duoln.system.starting", "duoln.system.variables"}
+    assert own == {"duoln", "duoln.system", "duoln.system.openblas", "duoln.system.stopping", "duoln.system.variables"}

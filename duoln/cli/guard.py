@@ -28,7 +28,7 @@ from duoln.errors import (
     words_of,
 )
 from duoln.system.cores import start_thread
-from duoln.system.starting import EXIT_CODE, end_quietly_on_interrupt, raise_on_interrupt
+from duoln.system.stopping import EXIT_CODE, end_quietly_on_interrupt, raise_on_interrupt
 
 _SIGNALS = 128
 """Exit codes above this one come from signals that asked the command to stop; they are not failures."""

@@ -50,11 +50,7 @@ def join_ranks(info: RankInfo, backend: Backend, tell: Callable[[str], None]) ->
 
 
 def check_engine(library: str) -> None:
-    """Check that there is an engine for an array library.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Raises UsageError for an array library without an engine."""
     if library not in ENGINES:
         raise UsageError(f"[ranks] expected a backend of {', '.join(ENGINES)}, found {library}: it has no engine that "
                          f"adds arrays over processes; say --backend {next(iter(ENGINES))}")
@@ -64,23 +60,19 @@ def connect(library: str, meeting: Meeting) -> Group:
     """Join the group of all processes that have met; returns when all are connected.
 
     Raises:
-        UsageError: the library has no engine.
         RankError: the engine is not installed, or the others cannot be reached.
     """
-    check_engine(library)
-    engine = ENGINES[library]
     try:
-        module = importlib.import_module(f"duoln.distributed.{engine}")
+        module = importlib.import_module(f"duoln.distributed.{ENGINES[library]}")
     except ImportError as error:
-        raise RankError(f"[ranks] the engine {engine} of {library} cannot be loaded: {error}") from error
+        raise RankError(f"[ranks] the engine {ENGINES[library]} of {library} cannot be loaded: {error}") from error
     group: Group = module.join(meeting)
     return group
 
 
 def check_members(group: Group, backend: Backend, meeting: Meeting) -> None:
-    """Check that the engine connects the processes that have met, before it sends any data.
-
-    Each process gives numbers that need the token, and their sum must be right on every rank.
+    """Check that the engine connects the processes that have met, before it sends any data: each gives numbers that
+    need the token, and their sum must be right on every rank.
 
     Raises:
         RankError: it is not.

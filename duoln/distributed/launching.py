@@ -28,10 +28,7 @@ _GRACE_SECONDS = 3.0
 
 
 class Children:
-    """The ranks that this process has started.
-
-    Use it in a `with` statement: at its end all ranks have ended.
-    """
+    """The ranks that this process has started; at the end of a `with` statement all of them have ended."""
 
     def __init__(self) -> None:
         self.ranks: list[subprocess.Popen[bytes]] = []
@@ -119,11 +116,7 @@ class Children:
 
 
 def _check_loopback(listener: socket.socket) -> None:
-    """Check that a process of this machine can connect to the address.
-
-    Raises:
-        RankError: it cannot.
-    """
+    """Raises RankError if a process of this machine cannot connect to the address."""
     address = listener.getsockname()
     try:
         with socket.create_connection(address, _LOOPBACK_SECONDS):

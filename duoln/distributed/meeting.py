@@ -1,13 +1,11 @@
 """The processes of one run meet before they compute, and each proves that it knows the run's token.
 
 Rank 0 listens, the others connect. Both ends send a random number, and each answers with a keyed hash (HMAC-SHA256)
-of both numbers; they send nothing else before that, and every later message has a hash under a key of this connection.
-The handshake of `multiprocessing.connection` has no time limit, so a process that connects and sends nothing would stop
-the run; and in Python 3.11 it uses HMAC-MD5.
+of both numbers; they send nothing else before that. The handshake of `multiprocessing.connection` has no time limit, so
+a process that connects and sends nothing would stop the run; and in Python 3.11 it uses HMAC-MD5.
 
-Nothing is encrypted: an attacker who can read the network can read the messages. An attacker who can also change
-packets can forward the handshake, but cannot forge a message of the meeting. Afterwards the engines send gradients and
-weights without encryption and without proof of their origin, so run ranks only on a network whose machines you trust.
+What follows is neither encrypted nor signed, and so are gradients and weights, which the engines send: run ranks only
+on a network whose machines you trust.
 """
 
 from __future__ import annotations
@@ -44,57 +42,37 @@ _LONGEST_MESSAGE = 1 << 20
 _POLL_SECONDS = 0.05
 
 
-class AuthenticationError(Exception):
-    """The other end does not know the token, or does not follow the protocol."""
-
-
 class Channel:
-    """A connection; both ends have proved that they know the token.
+    """A connection whose two ends have proved that they know the token, with messages that JSON can hold.
 
     Args:
         connection: the socket.
-        key: known to both ends, and of this connection alone.
-        names: the names of this end and of the other end. They are part of the hash of a message, so that it cannot be
-            sent back.
         deadline: the end of all waits, a time of `time.monotonic`.
     """
 
-    def __init__(self, connection: socket.socket, key: bytes, names: tuple[bytes, bytes], deadline: float) -> None:
-        self._connection, self._key, self._deadline = connection, key, deadline
-        self._own_name, self._other_name = names
-        self._sent = self._received = 0
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection, self._deadline = connection, deadline
         self.host: str = connection.getsockname()[0]
+        self.close = connection.close
 
     def send(self, message: object) -> None:
-        """Send a value that JSON can hold."""
+        """Send a message."""
         body = json.dumps(message).encode()
-        proof = self._proof(self._own_name, self._sent, body)
-        self._sent += 1
-        self._connection.sendall(struct.pack(">I", len(body)) + proof + body)
+        self._connection.sendall(struct.pack(">I", len(body)) + body)
 
     def receive(self) -> Any:
         """The next message.
 
         Raises:
-            OSError: the other end is gone or silent.
-            AuthenticationError: the other end did not send the message.
+            OSError: the other end is gone or silent, or sends what is no message.
         """
         [length] = struct.unpack(">I", _read(self._connection, 4, self._deadline))
         if length > _LONGEST_MESSAGE:
-            raise AuthenticationError(f"sent a message of {length} bytes")
-        proof = _read(self._connection, _PROOF_BYTES, self._deadline)
-        body = _read(self._connection, length, self._deadline)
-        if not hmac.compare_digest(proof, self._proof(self._other_name, self._received, body)):
-            raise AuthenticationError("sent a message that was changed under way")
-        self._received += 1
-        return json.loads(body)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
-
-    def _proof(self, name: bytes, number: int, body: bytes) -> bytes:
-        return _hash(self._key, name + struct.pack(">Q", number) + body)
+            raise ConnectionError(f"it sent a message of {length} bytes")
+        try:
+            return json.loads(_read(self._connection, length, self._deadline))
+        except ValueError as error:
+            raise ConnectionError(f"it sent a message that is no JSON: {error}") from error
 
 
 class Meeting:
@@ -128,7 +106,7 @@ class Meeting:
             for lost in range(1, self.size):
                 self._channels[lost].send(values)
             return values
-        except (OSError, AuthenticationError) as error:
+        except OSError as error:
             self.close()  # so that the other ranks notice it at once
             raise RankError(f"[ranks] rank {self.rank} lost rank {lost} before training: {error}") from error
 
@@ -172,7 +150,7 @@ def meet(info: RankInfo, library: str, tell: Callable[[str], None], seconds: flo
         try:
             channel.send({"rank": info.rank, "size": info.size, "library": library})
             answer = channel.receive()
-        except (OSError, AuthenticationError) as error:
+        except OSError as error:
             raise RankError(f"[ranks] rank {info.rank} lost rank 0 before all had met: {error}") from error
         if answer != "welcome":
             raise UsageError(f"[ranks] {answer}")
@@ -208,11 +186,10 @@ def _admit(listener: socket.socket, info: RankInfo, library: str, tell: Callable
             silent_until = math.inf
         if free.acquire(timeout=_POLL_SECONDS):
             try:
-                connection, address = listener.accept()
+                hear = partial(_hear, *listener.accept(), info.token, deadline, arrivals, free)
             except (TimeoutError, ConnectionAbortedError):
                 free.release()
             else:
-                hear = partial(_hear, connection, address, info.token, deadline, arrivals, free)
                 if start_thread(hear, daemon=True) is None:
                     hear()  # until then nobody else is heard
         while not arrivals.empty():
@@ -236,9 +213,10 @@ def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float
     """Make the handshake with one connection, and queue its channel, or the reason against it."""
     try:
         proven_by = min(time.monotonic() + PROOF_SECONDS, deadline)
-        channel = Channel(connection, _welcome(connection, token, proven_by), (b"first", b"member"), deadline)
+        _welcome(connection, token, proven_by)
+        channel = Channel(connection, deadline)
         arrivals.put((channel, channel.receive()))
-    except (OSError, AuthenticationError) as error:
+    except OSError as error:
         connection.close()
         arrivals.put(f"from {address[0]}:{address[1]}: {error}")
     finally:
@@ -273,38 +251,35 @@ def _reach(info: RankInfo, tell: Callable[[str], None], deadline: float) -> Chan
             time.sleep(_POLL_SECONDS)
             continue
         try:
-            key = _introduce(connection, info.token, deadline)  # rank 0 may answer other connections first
-        except (OSError, AuthenticationError) as error:
+            _introduce(connection, info.token, deadline)  # rank 0 may answer other connections first
+        except OSError as error:
             connection.close()
             raise RankError(f"[ranks] rank {info.rank}: who listens at {info.meeting} is not rank 0 of this run, or "
                             f"has another token: {error}") from error
-        return Channel(connection, key, (b"member", b"first"), deadline)
+        return Channel(connection, deadline)
 
 
 # The handshake --------------------------------------------------------------------------------------------
 
-def _welcome(connection: socket.socket, token: bytes, deadline: float) -> bytes:
-    """Rank 0's side of the handshake; returns the key of this connection. The other end proves itself first, so that
-    one without the token learns nothing.
-    """
+def _welcome(connection: socket.socket, token: bytes, deadline: float) -> None:
+    """Rank 0's side of the handshake. The other end proves itself first: one without the token learns nothing."""
     own = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own)
     answer = _read(connection, _NONCE_BYTES + _PROOF_BYTES, deadline)
-    nonces, proof = own + answer[:_NONCE_BYTES], answer[_NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _hash(token, b"member" + nonces)):
-        raise AuthenticationError("it does not know this run's token")
-    connection.sendall(_hash(token, b"first" + nonces))
-    return _hash(token, b"channel" + nonces)
+    _check_proof(answer[_NONCE_BYTES:], token, b"member" + own + answer[:_NONCE_BYTES])
+    connection.sendall(_hash(token, b"first" + own + answer[:_NONCE_BYTES]))
 
 
-def _introduce(connection: socket.socket, token: bytes, deadline: float) -> bytes:
+def _introduce(connection: socket.socket, token: bytes, deadline: float) -> None:
     """The other ranks' side of `_welcome`."""
-    first = _read(connection, _NONCE_BYTES, deadline)
-    own = secrets.token_bytes(_NONCE_BYTES)
+    first, own = _read(connection, _NONCE_BYTES, deadline), secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own + _hash(token, b"member" + first + own))
-    if not hmac.compare_digest(_read(connection, _PROOF_BYTES, deadline), _hash(token, b"first" + first + own)):
-        raise AuthenticationError("it does not know this run's token")
-    return _hash(token, b"channel" + first + own)
+    _check_proof(_read(connection, _PROOF_BYTES, deadline), token, b"first" + first + own)
+
+
+def _check_proof(proof: bytes, token: bytes, message: bytes) -> None:
+    if not hmac.compare_digest(proof, _hash(token, message)):
+        raise ConnectionError("it does not know this run's token")
 
 
 def _hash(key: bytes, message: bytes) -> bytes:

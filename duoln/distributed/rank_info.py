@@ -47,16 +47,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of this process, and the meeting point of all ranks.
-
-    Attributes:
-        rank: the number of this process, from 0.
-        size: the number of ranks.
-        host, port: the address at which rank 0 listens.
-        token: the secret of the run.
-        local_rank: the number of this process on its machine, if that is known.
-        listener: the descriptor of a socket that already listens at the meeting point.
-    """
+    """The rank of this process, from 0, the number of ranks, the address at which rank 0 listens, and the secret."""
 
     rank: int
     size: int
@@ -64,7 +55,9 @@ class RankInfo:
     port: int
     token: bytes = field(repr=False)
     local_rank: int | None = None
+    """The number of this process on its machine, if that is known."""
     listener: int | None = None
+    """The descriptor of a socket that already listens at the meeting point."""
 
     @property
     def meeting(self) -> str:
@@ -100,8 +93,7 @@ def find_rank(launcher: str, environment: MutableMapping[str, str] = os.environ)
 def choose_gpu(local_rank: int, environment: MutableMapping[str, str] = os.environ) -> None:
     """Let this process see only the GPU of its number on its machine. Call this before a library looks for GPUs.
 
-    Raises:
-        UsageError: more processes on this machine than GPUs that they may use.
+    Raises UsageError for more processes on this machine than GPUs that they may use.
     """
     variable = "CUDA_VISIBLE_DEVICES"
     visible = environment.get(variable, "").split(",")
@@ -149,11 +141,10 @@ def _meeting_point(names: _Names, environment: Mapping[str, str]) -> tuple[str, 
     if "MASTER_ADDR" in environment or "MASTER_PORT" in environment:
         # torchrun's own store uses MASTER_PORT during the whole run.
         taken = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        port_number = _port(environment, "MASTER_PORT", taken)
+        port_number = _port(environment, "MASTER_PORT", taken) + taken
         if not environment.get("MASTER_ADDR"):
             raise UsageError("[ranks] expected MASTER_ADDR beside MASTER_PORT, found nothing")
-        host = _host(environment["MASTER_ADDR"], "MASTER_ADDR")
-        return host, port_number + taken
+        return _host(environment["MASTER_ADDR"], "MASTER_ADDR"), port_number
     if names == LAUNCHERS["slurm"]:
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
         if first := _first_node(nodes):
@@ -186,23 +177,17 @@ def _first_node(nodes: str) -> str:
 
 def _take_token(environment: MutableMapping[str, str]) -> bytes:
     token = os.fsencode(environment.pop(TOKEN, "")).strip()
-    if not token and TOKEN_FILE in environment:
-        token = _read_token(Path(environment[TOKEN_FILE]))
+    if not token and (path := environment.get(TOKEN_FILE)) is not None:
+        try:
+            with open_regular(Path(path)) as file:
+                mode, token = os.fstat(file.fileno()).st_mode, file.read(_LONGEST_TOKEN).strip()
+        except (OSError, DataError) as error:
+            raise UsageError(f"[ranks] {TOKEN_FILE}: {error}") from error
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise UsageError(f"[ranks] expected {path} readable by you alone, found mode {stat.S_IMODE(mode):04o}; "
+                             f"chmod 600 {path}")
     if len(token) < _SHORTEST_TOKEN:
         raise UsageError(f"[ranks] expected the same secret of at least {_SHORTEST_TOKEN} characters on every rank, in "
                          f"{TOKEN} or in a file named by {TOKEN_FILE}; found {len(token)} characters. "
                          f"`openssl rand -hex 32` makes one")
-    return token
-
-
-def _read_token(path: Path) -> bytes:
-    try:
-        with open_regular(path) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read(_LONGEST_TOKEN).strip()
-    except (OSError, DataError) as error:
-        raise UsageError(f"[ranks] {TOKEN_FILE}: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UsageError(f"[ranks] expected {path} readable by you alone, found mode {stat.S_IMODE(mode):04o}; "
-                         f"chmod 600 {path}")
     return token

@@ -51,11 +51,7 @@ class Ranks:
         self.rank, self.size = group.rank, group.size
 
     def share(self, batch: Batch, axes: Axes) -> Batch:
-        """Our part of a batch; all parts have the same number of examples, in order.
-
-        Raises:
-            UsageError: the number of examples is no multiple of the number of processes.
-        """
+        """Our part of a batch; all parts have the same number of examples, in order. Raises as `share_size`."""
         count = share_size(batch, axes, self.size)
         return examples(batch, axes, slice(self.rank * count, (self.rank + 1) * count))
 
@@ -141,11 +137,7 @@ class Ranks:
 
 
 def share_size(batch: Batch, axes: Axes, size: int) -> int:
-    """The number of examples in each of `size` shares of a batch.
-
-    Raises:
-        UsageError: the number of examples is no multiple of the number of shares.
-    """
+    """The number of examples in each of `size` shares of a batch. Raises UsageError if they cannot be equal."""
     count, rest = divmod(count_examples(batch, axes), size)
     if rest or not count:
         raise UsageError(f"[ranks] expected a batch that {size} ranks can share out evenly, found "

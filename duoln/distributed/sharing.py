@@ -63,11 +63,7 @@ def check_sharing(ranks: Ranks, task: Task, model: Module, params: Any, batches:
 
 
 def few_of_each_share(batch: Batch, axes: Axes, size: int) -> Batch:
-    """The first examples of each share, together not more than one share has, so that they need no more memory.
-
-    Raises:
-        UsageError: the examples cannot be shared out.
-    """
+    """The first examples of each share, together not more than one share has, so that they need no more memory."""
     count = share_size(batch, axes, size)
     few = max(1, min(_EXAMPLES, count // size))
     return examples(batch, axes, np.arange(size * count).reshape(size, count)[:, :few].reshape(-1))

@@ -28,8 +28,7 @@ from duoln.runs.commit import git
 from duoln.runs.log import NAME as LOG, RunLog
 from duoln.runs.norm_stats import Layers, entry_of
 from duoln.runs.places import CHECKPOINTS, CONFIG, LOCK, MAX_JSON, RESULT, check_apart
-from duoln.system.filesystem import check_regular, make_folder, open_to_append, remove, write_all, write_own
-from duoln.system.locks import lock
+from duoln.system.filesystem import check_regular, lock, make_folder, open_to_append, remove, write_all, write_own
 from duoln.tasks.events import Evaluation, Listener, RunStart, Update
 from duoln.tasks.task import Config
 

@@ -15,8 +15,7 @@ from typing import Any
 from duoln.data import json_text
 from duoln.data.bounded import opened
 from duoln.errors import CheckpointError, DataError, DataFormatError
-from duoln.system.filesystem import open_to_append, sync, write_all
-from duoln.system.locks import lock
+from duoln.system.filesystem import lock, open_to_append, sync, write_all
 
 NAME = "log.jsonl"
 _LONGEST_LINE = 1 << 22

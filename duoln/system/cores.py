@@ -18,8 +18,7 @@ _THREADS = "DUOLN_THREADS"
 def workers() -> int:
     """The number of threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores that this process may use.
 
-    Raises:
-        UsageError: DUOLN_THREADS is no whole number above 0.
+    Raises UsageError where DUOLN_THREADS is no whole number above 0.
     """
     asked = variables.count(_THREADS)
     if asked is None and os.environ.get(_THREADS):

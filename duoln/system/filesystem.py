@@ -9,6 +9,7 @@ outside the run folder.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -18,7 +19,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from duoln.errors import CheckpointError
-from duoln.system.locks import lock
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a named pipe"),
@@ -26,26 +26,20 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 """The errors of file systems that cannot sync, or have no owners and modes, as some of networks and of user space; that
 is no failure of a write."""
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
+"""The errors of file systems without `flock`, as Lustre that is mounted without it, or NFS without its lock service."""
 _RIGHTS = 0o777
 _REFUSALS = (OSError, ValueError)
 """The errors of a name that the system, or Python, refuses: one with a zero byte is a ValueError."""
 
 
 def check_regular(path: Path) -> None:
-    """Refuse anything but a regular file at a name that duoln chose.
-
-    Raises:
-        CheckpointError: it is a link, a folder, a named pipe ...
-    """
+    """Raises CheckpointError for anything but a regular file at a name that duoln chose: a link, a named pipe ..."""
     _check_kind(path, stat.S_ISREG, "a regular file")
 
 
 def check_folder(path: Path) -> None:
-    """As `check_regular`, for a folder.
-
-    Raises:
-        CheckpointError: it is a link, a file ...
-    """
+    """As `check_regular`, for a folder."""
     _check_kind(path, stat.S_ISDIR, "a folder")
 
 
@@ -90,8 +84,7 @@ def open_to_append(path: Path) -> int:
 def write_all(descriptor: int, content: bytes) -> None:
     """Write all of the content, also if the system takes only a part of it at a time.
 
-    Raises:
-        OSError: the disk is full, or fails; some of the content may have been written.
+    Raises OSError where the disk is full, or fails; some of the content may have been written.
     """
     rest = memoryview(content)
     while rest:
@@ -99,11 +92,7 @@ def write_all(descriptor: int, content: bytes) -> None:
 
 
 def sync(descriptor: int) -> None:
-    """Sync a file or folder to the disk, where its file system can.
-
-    Raises:
-        OSError: the disk is full, or fails.
-    """
+    """Sync a file or folder to the disk, where its file system can. Raises OSError as `write_all`."""
     try:
         os.fsync(descriptor)
     except OSError as error:
@@ -138,21 +127,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_own(path: Path, content: bytes) -> None:
-    """As `write_atomically`, for a file whose name is ours.
-
-    Raises:
-        CheckpointError: the write failed, or there is no regular file at that name; what is there is untouched.
-    """
+    """As `write_atomically`, for a file whose name is ours. What is there and no regular file is an error and stays."""
     check_regular(path)
     _replace(path, content)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there.
-
-    Raises:
-        CheckpointError: it cannot be removed.
-    """
+    """Remove a file, if it is there. Raises CheckpointError if it cannot be removed."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -162,11 +143,7 @@ def remove(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, where they are not there.
-
-    Raises:
-        CheckpointError: it cannot be made.
-    """
+    """Make a folder and those above it, where they are not there. Raises CheckpointError if it cannot be made."""
     try:
         for each in missing_folders(path):
             each.mkdir(exist_ok=True)
@@ -178,11 +155,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for temporary files, which is removed at the end.
-
-    Raises:
-        CheckpointError: it cannot be made.
-    """
+    """A folder for temporary files, which is removed at the end. Raises CheckpointError if it cannot be made."""
     try:
         folder = tempfile.TemporaryDirectory()
     except OSError as error:
@@ -272,3 +245,34 @@ def _sync_folder(path: Path) -> None:
 
 def _unwritable(path: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}")
+
+
+# Locks between processes, where the file system has them -----------------------------------------------
+
+def lock(descriptor: int, wait: bool = False, shared: bool = False) -> str:
+    """Lock a file until it is closed, everywhere, or the process ends.
+
+    NFS wants a descriptor that can be written, but for a shared lock, which others may have too. The result is the
+    reason why the file is not locked, where its file system has no locks; else an empty text.
+
+    Raises:
+        BlockingIOError: another process has the lock.
+        OSError: the system refuses it for another reason.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    return _flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
+
+
+def unlock(descriptor: int) -> None:
+    """Unlock a file that other processes may have open, too. Raises OSError if the system refuses it."""
+    _flock(descriptor, fcntl.LOCK_UN)
+
+
+def _flock(descriptor: int, operation: int) -> str:
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return f"its file system has no locks (flock: {os.strerror(error.errno)})"
+    return ""

@@ -12,10 +12,8 @@ from duoln.errors import DataMissingError
 def in_home(path: str | os.PathLike[str]) -> Path:
     """A path with the home folder in the place of "~", or that of another user in the place of "~name".
 
-    A text that begins with "./" names a file whose own name begins with "~".
-
-    Raises:
-        DataMissingError: there is no such user, or no home folder, as for a user whom the system does not know.
+    A text that begins with "./" names a file whose own name begins with "~". Raises DataMissingError where there is no
+    such user, or no home folder, as for a user whom the system does not know.
     """
     text = os.fspath(path)
     whole = os.path.expanduser(text)
@@ -28,8 +26,7 @@ def in_home(path: str | os.PathLike[str]) -> Path:
 def cache_folder() -> Path:
     """The folder of what duoln can make or fetch again: DUOLN_CACHE, else `duoln` where this system keeps caches.
 
-    Raises:
-        DataMissingError: that is in the home folder, and there is none.
+    Raises DataMissingError as `in_home`.
     """
     if os.environ.get("DUOLN_CACHE"):
         return in_home(os.environ["DUOLN_CACHE"])
@@ -39,11 +36,7 @@ def cache_folder() -> Path:
 
 
 def path_argument(text: str) -> Path:
-    """The type of a path on a command line.
-
-    Raises:
-        ArgumentTypeError: it is empty, as an unset variable of a shell is, or has no home folder.
-    """
+    """The type of a path on a command line, which is not empty, as an unset variable of a shell is."""
     from argparse import ArgumentTypeError
 
     if not text:

@@ -22,11 +22,7 @@ def count(name: str) -> int | None:
 
 
 def check_switches() -> None:
-    """Check that each switch that is set has one of its values.
-
-    Raises:
-        UsageError: one has another value, such as "off"; it would not do what the user wants.
-    """
+    """Raises UsageError for a switch with none of its values, such as "off": it would not do what the user wants."""
     from duoln.errors import UsageError  # `import duoln` loads this module, and has no use for errors
 
     for name, values in _VALUES.items():

@@ -3,7 +3,7 @@
     python -m duoln.testing.prover --backend cupy                                           serve one process
     python -m duoln.testing.prover --backend cupy --what selftest --json selftest.json      try all, and write a record
 
-The process that serves (`system.worker`) is asked with an object that has its kind:
+The process that serves (`system.processes`) is asked with an object that has its kind:
     rule    an operator, a rule, a dtype and a variant: None, or the first of the rule's own cases that fails
     case    the name of a case: its outcome by every rule that takes it
     check   the name of a check of `testing.checks`: one outcome
@@ -30,7 +30,7 @@ from duoln.backends.protocol import NO_CASE, PROVED, SET_ASIDE, Backend
 from duoln.bench import machine
 from duoln.bench.survey import REPEATS, options, save
 from duoln.kernels.registry import Case
-from duoln.system import processes, worker
+from duoln.system import processes
 from duoln.testing import checks, selftest
 from duoln.testing.compilation import compile_all, of_this_device
 from duoln.testing.selftest import Outcome
@@ -64,7 +64,7 @@ def serve(backend_name: str) -> None:
         kinds = {"rule": _rule, "case": _case, "check": _check}
         return lambda request, doing: kinds[request["kind"]](backend, request, doing)
 
-    worker.serve(begin)
+    processes.serve(begin)
 
 
 def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, Any] | None:
@@ -183,7 +183,7 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
         waiting.put(one)
 
     def work() -> None:
-        process: worker.Worker | None = None
+        process: processes.Worker | None = None
         while (one := waiting.get()) is not None:
             if time.monotonic() >= until:
                 results.put((one.name, None))
@@ -192,12 +192,12 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
             print(f"trying {one.name}", flush=True)
             try:
                 if process is None:
-                    process = worker.Worker(command, _WORKER_VARIABLES)
+                    process = processes.Worker(command, _WORKER_VARIABLES)
                     process.ready(min(_START_SECONDS, until - time.monotonic()))
                 answer = process.ask(one._asdict(), min(one.seconds, until - time.monotonic()))
             except Exception as error:  # one that ended this thread would leave the others waiting for its results
                 process, is_late = None, time.monotonic() >= until
-                doing = f", while it did: {error.doing}" if isinstance(error, worker.WorkerLostError) else ""
+                doing = f", while it did: {error.doing}" if isinstance(error, processes.WorkerLostError) else ""
                 results.put((one.name, None if is_late else [one.failed(f"{error}{doing}")]))
             else:
                 results.put((one.name, [Outcome(**entry) for entry in answer["outcomes"]]))

@@ -17,8 +17,6 @@ from duoln.training.train_step import State
 
 _FEW, _MORE = 2, 4
 """The sizes of the two batches from which the memory of a whole batch is computed; batch norm needs at least two."""
-
-
 _SAVED = 3
 """While a checkpoint is written, the host holds the state, and the file's content twice: the library copies it."""
 
@@ -63,7 +61,7 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
     (the task has no `batch_axes`, or the loss needs whole batches) is measured as a whole and counts as one example.
 
     On NumPy the estimate differs from a step's peak by less than a third. On MLX it is a lower bound, because MLX's
-    graph holds more memory than this function can measure (tests/test_memory.py).
+    graph holds more memory than this function can measure.
 
     Args:
         task, model: the task and the model that will be trained.
@@ -72,10 +70,8 @@ def estimate(task: Task, model: Module, state: State, batch: Batch, donates: boo
         donates: whether the optimizer overwrites the state instead of making a new one.
         precision: of the step.
     """
-    params = tree.leaves(state["params"])
+    params, dropout = tree.leaves(state["params"]), TaskDropout(task, model, seed=0)
     backend = params[0].backend
-
-    dropout = TaskDropout(task, model, seed=0)
 
     def kept(part: Batch) -> int:
         tensors = to_tensors(dropout(0, part), backend)

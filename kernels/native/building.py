@@ -26,7 +26,7 @@ from duoln.kernels.native import storage, toolchain
 from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
-from duoln.system.filesystem import missing_folders
+from duoln.system import filesystem
 from duoln.system.stopping import deferred
 
 _SECONDS = 300.0
@@ -148,7 +148,7 @@ def compile_ahead(march: str, out: Path | None = None) -> dict[str, Any]:
 
 def _make_for_all(folder: Path) -> None:
     """Make a folder that every user may read, and those above it that are not there."""
-    for each in missing_folders(folder):
+    for each in filesystem.missing_folders(folder):
         each.mkdir()
         each.chmod(0o755)
 
@@ -242,11 +242,9 @@ def _wait_for(lock: int, stopped: Stopped) -> None:
     Raises:
         InterruptedError: no more is wanted.
     """
-    from duoln.system import locks
-
     while not stopped():
         with suppress(BlockingIOError):
-            locks.lock(lock)
+            filesystem.lock(lock)
             return
         time.sleep(_POLL_SECONDS)
     raise InterruptedError("stopped while another process compiles")
@@ -260,20 +258,18 @@ def longest_first(units: Iterable[Unit]) -> list[Unit]:
 @contextmanager
 def _alone(folder: Path, stopped: Stopped = lambda: False) -> Iterator[None]:
     """While no other process compiles into the folder: it would compile the same."""
-    from duoln.system import locks  # no Windows has them, and no kernel is compiled there
-
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _PRIVATE)  # nobody else may open it, and hold it
     _held.add(lock)
     try:
         try:
-            locks.lock(lock)
+            filesystem.lock(lock)
         except BlockingIOError:
             say(f"waiting for a process that compiles into {folder}")
             _wait_for(lock, stopped)
         yield
     finally:
         if lock in _held:  # a forked child has closed it
-            locks.unlock(lock)  # a child that Python does not know of may have it open
+            filesystem.unlock(lock)  # a child that Python does not know of may have it open
             _held.remove(lock)
             os.close(lock)
 

@@ -29,6 +29,7 @@ import safetensors.numpy
 
 from duoln import nn
 from duoln.bench import schema
+from duoln.bridge.weights import load_pytorch
 from duoln.data import read_idx, read_text
 from duoln.data.npz import Expected, map_npy
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
@@ -44,7 +45,7 @@ from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books, sets, vectors
 from duoln.plugins.transformer.books import read_books as read_characters
-from duoln.runs import checkpoint, curves, folder, identity, log, pytorch_file, tensor_file
+from duoln.runs import checkpoint, curves, folder, identity, log, tensor_file
 from duoln.runtime import tensor
 
 CAP = 200 << 20
@@ -274,7 +275,7 @@ READERS = {
                                   [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
     "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
-    "state dict of PyTorch (safetensors)": Reader(lambda p: pytorch_file.load_pytorch(p, _MODEL, "numpy"), [_STATE, safetensors.numpy.save(
+    "state dict of PyTorch (safetensors)": Reader(lambda p: load_pytorch(p, _MODEL, "numpy"), [_STATE, safetensors.numpy.save(
         {**safetensors.numpy.load(_STATE), "0.bias": np.full(3, np.nan, np.float16)}), _narrow("float16"), _narrow("bfloat16")], (CheckpointError,)),
     "config (JSON)": Reader(folder.read_json, [_CONFIG, b"{}"], RUN),
     "log (JSONL)": Reader(lambda p: list(log.read_log(p.parent)), [_LOG, _LOG[:200]], RUN, "log.jsonl"),

@@ -24,7 +24,7 @@ needs_ring = pytest.mark.skipif(sys.platform == "win32", reason="MLX's ring runs
 
 def test_a_library_without_an_engine_is_told():
     with pytest.raises(UsageError, match="expected a backend of mlx, cupy, found numpy"):
-        joining.connect("numpy", None)
+        joining.check_engine("numpy")
 
 
 # Who is in the group ----------------------------------------------------------------------------------------

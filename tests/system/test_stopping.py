@@ -12,8 +12,7 @@ from small_runs import At, Line, fit_into, line_trainer, state_bits
 from duoln.cli.run import run_task
 from duoln.errors import Interrupted
 from duoln.runs import checkpoint
-from duoln.system import starting
-from duoln.system.stopping import STOPPING
+from duoln.system.stopping import STOPPING, is_own_command
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
@@ -173,7 +172,7 @@ def test_ctrl_c_during_an_import_is_quiet(command, module, tmp_path):
     ("/usr/bin/duoln", ["python", "/usr/bin/duoln"], True), ("train.py", ["python", "train.py"], False),
     ("", ["python"], False)])
 def test_which_processes_are_commands_of_ours(argv0, words, own):
-    assert starting.is_own_command(argv0, words) is own
+    assert is_own_command(argv0, words) is own
 
 
 def test_a_program_that_imports_duoln_keeps_its_ctrl_c(tmp_path):

@@ -14,7 +14,7 @@ from h100 import use_h100
 
 from duoln.kernels import source
 from duoln.kernels.settings import every_setting
-from duoln.system.worker import WorkerLostError
+from duoln.system.processes import WorkerLostError
 from duoln.testing import prover, selftest
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ class _Sleeper:
 
 
 def test_what_has_not_ended_when_the_time_is_over_is_left_out(monkeypatch):
-    monkeypatch.setattr(prover.worker, "Worker", _Sleeper)
+    monkeypatch.setattr(prover.processes, "Worker", _Sleeper)
     monkeypatch.setattr(prover, "time", _Sleeper.clock)
     monkeypatch.setattr(_Sleeper.clock, "now", 100.0)
     wanted = [prover.Try("check", name, 1, seconds) for name, seconds in (("hangs", 0.01), ("runs", 3600), ("waits", 3600))]

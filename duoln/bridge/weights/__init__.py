@@ -1,6 +1,6 @@
 """Parameters from and to files of PyTorch: a state dict in safetensors, with PyTorch's names, layouts and gate order.
 
-`pytorch_layers.py` has the table of layers.
+`layers.py` has the table of layers.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 from duoln import nn, tree
 from duoln.backends.protocol import STORAGE, Backend, Shape
+from duoln.bridge.weights.layers import LAYERS, Layer, check_settings, layer_of
+from duoln.bridge.weights.order import Words, orders_of, turned
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag, described
 from duoln.core.entering import refuse_masked
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import Params, branch_at, mirrored
-from duoln.runs.pytorch_layers import LAYERS, Layer, check_settings
-from duoln.runs.pytorch_order import Words, orders_of, turned
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
 from duoln.runtime import backend_of, tensor, to_tensors
 from duoln.system.filesystem import write_atomically
@@ -68,10 +68,8 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
         UsageError: the model has a layer that PyTorch has not, or the order of a layer's features in PyTorch is not
             known; the message names the argument that says it.
     """
-    name = "load_pytorch"
-    where = backend_of(name, backend)
+    name, where = "load_pytorch", backend_of("load_pytorch", backend)
     path = path_of(name, path)
-    _check_model(name, model)
     check_flag(name, "strict", strict)
     layers = list(_layers(name, model))
     with opened_foreign(path, _KIND):
@@ -82,23 +80,22 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
         rest = {key for key in file.names if key.startswith(prefix)}
         for place, module, layer in layers:
             begins = f"{prefix}{place}." if place else prefix
-            own_shapes = layer.shapes(module)
+            own = layer.shapes(module)
             biases = [] if isinstance(getattr(module, "bias", None), bool) else [
-                name for name in own_shapes if "bias" in name and not name.startswith("layernorm")]
+                name for name in own if "bias" in name and not name.startswith("layernorm")]
             absent = [name for names in (biases, layer.optional)
                       if not any(f"{begins}{name}" in rest for name in names) for name in names]
-            dtypes = {_check(path, file, rest, f"{begins}{name}", shape, type(module).__name__)
-                      for name, shape in own_shapes.items() if name not in absent}
-            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in own_shapes if name not in absent}
-            arrays |= {name: np.zeros(own_shapes[name], np.float32) for name in absent if name in biases}
+            there = [name for name in own if name not in absent]
+            dtypes = {_check(path, file, rest, f"{begins}{name}", own[name], type(module).__name__) for name in there}
+            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in there}
+            arrays |= {name: np.zeros(own[name], np.float32) for name in absent if name in biases}
             if place in orders:
                 arrays = turned(module, arrays, orders[place], to_theirs=False)
             try:
-                own = tree.map(partial(_stored, dtypes), layer.ours(module, arrays))
+                _branch(params, place).update(tree.map(partial(_stored, dtypes), layer.ours(module, arrays)))
             except (ValueError, DtypeError) as error:  # the sum of two biases may be beyond 16 bits
                 raise CheckpointError(f"{path}: {place or 'model'}: {error}") from error
-            _branch(params, place).update(own)
-            rest -= {f"{begins}{name}" for name in (*own_shapes, *layer.unused)}
+            rest -= {f"{begins}{name}" for name in (*own, *layer.unused)}
         _check_rest(path, file, rest, prefix, layers, strict)
     loaded: Params = to_tensors(_whole(model, params), where)
     return loaded
@@ -123,7 +120,6 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
         CheckpointError: the file cannot be written.
     """
     path = path_of("save_pytorch", path)
-    _check_model("save_pytorch", model)
     check_name("save_pytorch", path)
     layers = list(_layers("save_pytorch", model))
     orders = orders_of("save_pytorch", model, layers, shapes, flattened, unflattened)
@@ -142,14 +138,11 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
     write_atomically(path, in_foreign_bytes("save_pytorch", arrays, {"format": "pt"}))
 
 
-def _check_model(name: str, model: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise DtypeError(f"[{name}] model: expected a Module, found {described(model)}")
-
-
 def _layers(name: str, module: nn.Module, place: str = "") -> Iterator[tuple[str, nn.Module, Layer]]:
     """Each layer with arrays of its own, with its dotted path, and how it stands in a file."""
-    layer = next((LAYERS[kind] for kind in type(module).__mro__ if kind in LAYERS), None)
+    if not isinstance(module, nn.Module):
+        raise DtypeError(f"[{name}] model: expected a Module, found {described(module)}")
+    layer = layer_of(module)
     if layer is not None:
         check_settings(name, module, place)
         yield place, module, layer
@@ -166,7 +159,7 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
     """The dtype of an array. Raises CheckpointError for one that is missing, or is not what the layer takes."""
     if key not in rest:
         near = f"; it has {', '.join(sorted(rest)[:5])}" if rest else ""
-        before = sorted({theirs.removesuffix(key) for theirs in rest if theirs.endswith(f".{key}")})
+        before = {theirs.removesuffix(key) for theirs in rest if theirs.endswith(f".{key}")}
         layer, _, own = key.rpartition(".")
         normed = next((name for name in (f"parametrizations.{own}.original", f"parametrizations.{own}.original0",
                                          f"{own}_g", f"{own}_orig") if f"{layer}.{name}".strip(".") in rest), "")
@@ -174,7 +167,7 @@ def _check(path: Path, file: TensorFile, rest: set[str], key: str, shape: Shape,
         if len(shared) == 1:  # of a layer before
             near = f"; {shared[0]!r} has this shape: what two layers share is in a file once; write it under both names"
         if len(before) == 1:
-            near = f"; prefix={before[0]!r} reads those that begin so, such as {before[0] + key!r}"
+            near = f"; prefix={(first := before.pop())!r} reads those that begin so, such as {first + key!r}"
         if normed:
             near = f", but {normed!r} of a parametrised weight; before saving, take that out there, with " \
                    "torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm or remove_spectral_norm"
@@ -198,19 +191,17 @@ def _check_rest(path: Path, file: TensorFile, rest: set[str], prefix: str,
                        if key.startswith(f"{prefix}{place}." if place else prefix)), None)
         wrong = f"{path}: expected the arrays of the model, found {key!r} of shape {file.shape(key)} too"
         if module is not None:
+            advice = ""
+            if key.endswith(("running_mean", "running_var")):
+                advice = "; take it out of the state dict only if PyTorch's model is used in training mode, as " \
+                         "without track_running_stats"
+            elif key.rpartition(".")[2] == "bias" and not getattr(module, "bias", True):
+                advice = "; bias=True has it"
             raise CheckpointError(f"{wrong}, with which PyTorch's layer computes and {type(module).__name__} does not"
-                                  f"{_advice(key.rpartition('.')[2], module)}")
+                                  f"{advice}")
         if strict:
             raise CheckpointError(f"{wrong}, of a layer that it has not; a model that is to do without it is read with "
                                   "strict=False")
-
-
-def _advice(name: str, module: nn.Module) -> str:
-    """The advice about an array of that name, which a layer has in PyTorch alone."""
-    if name in ("running_mean", "running_var"):
-        return "; take it out of the state dict only if PyTorch's model is used in training mode, as without " \
-               "track_running_stats"
-    return "; bias=True has it" if name == "bias" and not getattr(module, "bias", True) else ""
 
 
 def _in_float32(x: Array) -> np.ndarray:

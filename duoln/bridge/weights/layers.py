@@ -27,7 +27,8 @@ gates, so the update gate of a normalised GRU changes the sign of its gains and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,22 +102,21 @@ _ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 """The places of one library's gates in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""
-
-
-def _gates(cell: RecurrentCell, array: np.ndarray, update: int, of_norm: bool = False) -> np.ndarray:
-    """The gates along the last axis in the order of the other library, where a GRU's update gate stands at `update`.
-
-    That gate changes its sign where the array is of a norm, or the cell has none over its gates.
-    """
-    gates = np.split(array, CELLS[cell.cell].gates, axis=-1)
-    gates = [gates[k] for k in _ORDER[cell.cell]]
-    if cell.cell == "gru" and of_norm is (cell.norm not in ("none", "recurrent-bias")):
-        gates[update] = -gates[update]
-    return np.concatenate(gates, axis=-1)
-
-
 _NORMS = {"gain_x": "layernorm_i.weight", "bias_x": "layernorm_i.bias", "gain_h": "layernorm_h.weight",
           "bias_h": "layernorm_h.bias", "gain_c": "layernorm_c.weight", "bias_c": "layernorm_c.bias"}
+
+
+def _gates(cell: RecurrentCell, name: str, array: np.ndarray, update: int) -> np.ndarray:
+    """An array by PyTorch's name, with the gates along its last axis in the order of the other library, where a GRU's
+    update gate stands at `update`. That gate changes its sign in norms, or in the rest where none lies over the gates.
+    """
+    if name.startswith("layernorm_c"):
+        return array
+    gates = np.split(array, CELLS[cell.cell].gates, axis=-1)
+    gates = [gates[k] for k in _ORDER[cell.cell]]
+    if cell.cell == "gru" and name.startswith("layernorm") is (cell.norm not in ("none", "recurrent-bias")):
+        gates[update] = -gates[update]
+    return np.concatenate(gates, axis=-1)
 
 
 def _norms(cell: RecurrentCell) -> dict[str, str]:
@@ -134,38 +134,36 @@ def _cell_shapes(cell: RecurrentCell) -> dict[str, Shape]:
 
 def _cell_ours(cell: RecurrentCell, arrays: Arrays) -> Params:
     """The parameters of one cell. Raises ValueError for a bias that its variant has not."""
-    params = {"w_x": _gates(cell, arrays["weight_ih"].T, _UPDATE_HERE),
-              "w_h": _gates(cell, arrays["weight_hh"].T, _UPDATE_HERE)}
+    given = {name: _gates(cell, name, array.T, _UPDATE_HERE) for name, array in arrays.items()}
+    params = {"w_x": given["weight_ih"], "w_h": given["weight_hh"]}
     if cell.bias == "pytorch":
-        params |= {name: _gates(cell, arrays[name], _UPDATE_HERE) for name in ("bias_ih", "bias_hh")}
+        params |= {name: given[name] for name in ("bias_ih", "bias_hh")}
     elif "bias_ih" in arrays:
-        first, second = arrays["bias_ih"], arrays["bias_hh"]
-        of_n = second[2 * cell.n_hidden:]
+        first, second = arrays["bias_ih"], arrays["bias_hh"].copy()
+        of_n = arrays["bias_hh"][2 * cell.n_hidden:]
         if cell.norm == "none" and cell.cell == "gru" and of_n.any():
             raise ValueError("expected a bias_hh of 0 in the gate n for a GRU with norm 'none', found others; "
                              "norm='recurrent-bias' has them")
         if cell.norm == "recurrent-bias":
-            second = np.concatenate([second[:2 * cell.n_hidden], np.zeros_like(of_n)])
+            second[2 * cell.n_hidden:] = 0
         bias = np.where(second == 0, first, first + second)  # the sum with 0 would change the sign of -0
-        params["bias"] = _gates(cell, bias, _UPDATE_HERE)
-        if cell.norm == "recurrent-bias":
-            params["bias_n"] = of_n
-    return params | {name: array if name.endswith("_c") else _gates(cell, array, _UPDATE_HERE, of_norm=True)
-                     for name, array in ((name, arrays[theirs]) for name, theirs in _norms(cell).items())}
+        params["bias"] = _gates(cell, "bias", bias, _UPDATE_HERE)
+        params |= {"bias_n": of_n} if cell.norm == "recurrent-bias" else {}
+    return params | {name: given[theirs] for name, theirs in _norms(cell).items()}
 
 
 def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
-    kind, wide = type(cell).__name__, CELLS[cell.cell].gates * cell.n_hidden
-    biases = {"bias_ih": "bias_ih", "bias_hh": "bias_hh"} if cell.bias == "pytorch" else {"bias_ih": "bias"}
-    names = {"weight_ih": "w_x", "weight_hh": "w_h"} | (biases if has_bias(cell.cell, cell.norm) else {})
-    arrays = {theirs: _array(cell, params, name) for theirs, name in names.items()}
-    norms = {theirs: _array(cell, params, name) for name, theirs in _norms(cell).items()}
-    for name, array in (arrays | norms).items():
+    wide = CELLS[cell.cell].gates * cell.n_hidden
+    biases = {"bias_ih": "bias_ih", "bias_hh": "bias_hh"} if cell.bias == "pytorch" else {"bias": "bias_ih"}
+    names = {"w_x": "weight_ih", "w_h": "weight_hh", **(biases if has_bias(cell.cell, cell.norm) else {}),
+             **_norms(cell)}
+    arrays = {theirs: _array(cell, params, name) for name, theirs in names.items()}
+    for name, array in arrays.items():
         width = cell.n_hidden if name.startswith("layernorm_c") else wide
         if not array.ndim or array.shape[-1] != width:
-            raise ShapeError(f"[save_pytorch] {name} of {kind}: expected a last axis of {width}, found shape "
-                             f"{array.shape}")
-    written = {name: _gates(cell, array, _UPDATE_IN_PYTORCH).T for name, array in arrays.items()}
+            raise ShapeError(f"[save_pytorch] {name} of {type(cell).__name__}: expected a last axis of {width}, found "
+                             f"shape {array.shape}")
+    written = {name: _gates(cell, name, array, _UPDATE_IN_PYTORCH).T for name, array in arrays.items()}
     if "bias_ih" in arrays and cell.bias == "one":
         written["bias_hh"] = np.zeros(wide, arrays["bias_ih"].dtype)
     if "bias_n" in cell.norm_names:
@@ -173,81 +171,50 @@ def _cell_theirs(cell: RecurrentCell, params: Params) -> dict[str, np.ndarray]:
         if of_n.shape != (cell.n_hidden,):
             raise ShapeError(f"[save_pytorch] bias_n: expected shape {(cell.n_hidden,)}, found {of_n.shape}")
         written["bias_hh"][2 * cell.n_hidden:] = of_n
-    return written | {name: array if name.startswith("layernorm_c") else
-                      _gates(cell, array, _UPDATE_IN_PYTORCH, of_norm=True) for name, array in norms.items()}
-
-
-def _endings(layer: Recurrent) -> dict[str, str]:
-    """The ends of PyTorch's names of each cell's arrays."""
-    return {name: f"_l{name.removeprefix('forward').removeprefix('backward')}"
-                  f"{'_reverse' if name.startswith('backward') else ''}" for name in layer.cells}
-
-
-def _of_layer(name: str, ending: str) -> str:
-    """A cell's name of an array in a layer: weight_ih_l0, layernorm_i_l0.weight."""
-    first, dot, rest = name.partition(".")
-    return f"{first}{ending}{dot}{rest}"
-
-
-def _layers_shapes(layer: Recurrent) -> dict[str, Shape]:
-    return {_of_layer(name, ending): shape for cell, ending in _endings(layer).items()
-            for name, shape in _cell_shapes(layer.cells[cell]).items()}
-
-
-def _layers_ours(layer: Recurrent, arrays: Arrays) -> Params:
-    return {cell: _cell_ours(layer.cells[cell], {name: arrays[_of_layer(name, ending)]
-                                                 for name in _cell_shapes(layer.cells[cell])})
-            for cell, ending in _endings(layer).items()}
-
-
-def _layers_theirs(layer: Recurrent, params: Params) -> dict[str, np.ndarray]:
-    return {_of_layer(name, ending): array for cell, ending in _endings(layer).items()
-            for name, array in _cell_theirs(layer.cells[cell], branch(type(layer).__name__, params, cell)).items()}
+    return written
 
 
 _SAME = {"weight": "weight", "bias": "bias"}
 _OF_NORMS = {"weight": "gain", "bias": "bias"}
-
-
-_STATISTICS = {"running_mean": "mean", "running_var": "variance"}
-
-
-def _batch_norm_theirs(module: nn.BatchNorm, params: Params) -> dict[str, np.ndarray]:
-    names = {**_OF_NORMS, **(_STATISTICS if "mean" in params else {})}
-    return {name: _array(module, params, own) for name, own in names.items()}
+_OF_BATCH_NORM = {**_OF_NORMS, "running_mean": "mean", "running_var": "variance"}
+_OF_BLOCK = {"attention": "self_attn.{}", "hidden": "linear1.{}", "out": "linear2.{}", "attention_norm": "norm1.{}",
+             "hidden_norm": "norm2.{}"}
 
 
 class _Part(NamedTuple):
-    """A layer inside another: its name in the file, which ends where the names of its arrays begin, and the layer."""
+    """A layer inside another: its arrays' names in the file from those that it has alone, and the layer."""
 
-    begins: str
+    named: Callable[[str], str]
     module: nn.Module
 
 
-def _block_parts(block: nn.TransformerBlock) -> dict[str, _Part]:
-    return {"attention": _Part("self_attn.", block.attention), "hidden": _Part("linear1.", block.hidden),
-            "out": _Part("linear2.", block.out), "attention_norm": _Part("norm1.", block.attention_norm),
-            "hidden_norm": _Part("norm2.", block.hidden_norm)}
+def _in_layer(cell: str, name: str) -> str:
+    """A cell's name of an array in a layer: weight_ih_l0, layernorm_i_l0_reverse.weight."""
+    first, dot, rest = name.partition(".")
+    ending = cell.removeprefix("forward").removeprefix("backward")
+    return f"{first}_l{ending}{'_reverse' if cell.startswith('backward') else ''}{dot}{rest}"
 
 
 def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
     """A layer whose arrays are those of its parts."""
 
+    def each(module: Any) -> Iterator[tuple[str, _Part, Layer]]:
+        for key, part in parts(module).items():
+            layer = layer_of(part.module)
+            assert layer is not None
+            yield key, part, layer
+
     def shapes(module: Any) -> dict[str, Shape]:
-        return {f"{part.begins}{name}": shape for part in parts(module).values()
-                for name, shape in LAYERS[type(part.module)].shapes(part.module).items()}
+        return {part.named(name): shape for _, part, layer in each(module)
+                for name, shape in layer.shapes(part.module).items()}
 
     def ours(module: Any, arrays: Arrays) -> Params:
-        params = {}
-        for key, part in parts(module).items():
-            layer = LAYERS[type(part.module)]
-            params[key] = layer.ours(part.module, {name: arrays[f"{part.begins}{name}"]
-                                                   for name in layer.shapes(part.module)})
-        return params
+        return {key: layer.ours(part.module, {name: arrays[part.named(name)] for name in layer.shapes(part.module)})
+                for key, part, layer in each(module)}
 
     def theirs(module: Any, params: Params) -> dict[str, np.ndarray]:
-        return {f"{part.begins}{name}": array for key, part in parts(module).items() for name, array in
-                LAYERS[type(part.module)].theirs(part.module, branch(type(module).__name__, params, key)).items()}
+        return {part.named(name): array for key, part, layer in each(module) for name, array in
+                layer.theirs(part.module, branch(type(module).__name__, params, key)).items()}
 
     return Layer(shapes, ours, theirs, inside=parts)
 
@@ -257,17 +224,26 @@ LAYERS: dict[type[nn.Module], Layer] = {
     **dict.fromkeys((nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm), _renamed(
         _OF_NORMS, lambda m: {name: m.shape for name, own in _OF_NORMS.items() if m.affine and own in m.names})),
     nn.BatchNorm: Layer(
-        lambda m: dict.fromkeys({**_OF_NORMS, **_STATISTICS}, (m.width,)),
-        lambda m, arrays: {own: arrays[name] for name, own in {**_OF_NORMS, **_STATISTICS}.items() if name in arrays},
-        _batch_norm_theirs, optional=tuple(_STATISTICS), unused=("num_batches_tracked",)),
+        lambda m: dict.fromkeys(_OF_BATCH_NORM, (m.width,)),
+        lambda m, arrays: {own: arrays[name] for name, own in _OF_BATCH_NORM.items() if name in arrays},
+        lambda m, params: {name: _array(m, params, own) for name, own in (
+            _OF_BATCH_NORM if "mean" in params else _OF_NORMS).items()},
+        optional=("running_mean", "running_var"), unused=("num_batches_tracked",)),
     nn.Embedding: _renamed({"weight": "table"}, lambda m: {"weight": (m.words, m.width)}),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
         _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)),
         lambda weight: np.moveaxis(weight, (0, 1), (-1, -2)), lambda weight: np.moveaxis(weight, (-1, -2), (0, 1)))),
-    nn.MultiHeadAttention: _of_parts(
-        lambda layer: {"projection": _Part("in_proj_", layer.projection), "out": _Part("out_proj.", layer.out)}),
-    nn.TransformerBlock: _of_parts(_block_parts),
-    Recurrent: Layer(_layers_shapes, _layers_ours, _layers_theirs, inside=_endings),
+    nn.MultiHeadAttention: _of_parts(lambda layer: {
+        "projection": _Part("in_proj_{}".format, layer.projection), "out": _Part("out_proj.{}".format, layer.out)}),
+    nn.TransformerBlock: _of_parts(lambda block: {
+        key: _Part(name.format, getattr(block, key)) for key, name in _OF_BLOCK.items()}),
+    Recurrent: _of_parts(lambda layer: {
+        key: _Part(partial(_in_layer, key), cell) for key, cell in layer.cells.items()}),
     RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
 }
 """The layers that both libraries have. A class below one of these is written as that one."""
+
+
+def layer_of(module: nn.Module) -> Layer | None:
+    """The entry of a layer in the table; None for a module that PyTorch has not, or that only has others in it."""
+    return next((LAYERS[kind] for kind in type(module).__mro__ if kind in LAYERS), None)

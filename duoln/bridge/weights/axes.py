@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,24 +20,23 @@ Kind = Literal["feature", "position", "order", "unknown"]
 """An order says where PyTorch has each entry of a flattened image; the unknown begins at what is not followed."""
 
 
+@dataclass(eq=False)
 class Coordinate:
-    """One axis of some tensor.
+    """One axis of some tensor; no two are equal.
 
     Attributes:
         kind: of what the axis is.
+        born: a number that grows; of an operator that is not followed, its name.
         layers: the paths of the layers whose own arrays have that axis as their outputs.
         is_first: whether PyTorch has these features as the first axis after the batch.
-        born: a number that grows; of an operator that is not followed, its name.
         part: of several flattened images side by side, which one.
     """
 
-    def __init__(self, kind: Kind, born: Any, layers: frozenset[str] = frozenset(), is_first: bool = False,
-                 part: object = None) -> None:
-        self.kind, self.born, self.layers, self.is_first, self.part = kind, born, layers, is_first, part
-
-    def with_(self, **changed: Any) -> Coordinate:
-        """Another coordinate, with these attributes changed."""
-        return Coordinate(**{**vars(self), **changed})
+    kind: Kind
+    born: Any
+    layers: frozenset[str] = frozenset()
+    is_first: bool = False
+    part: object = None
 
 
 Coordinates = dict[Coordinate, np.ndarray]
@@ -75,7 +75,7 @@ def tidy(coordinates: Coordinates, shape: Shape, born: int) -> Coordinates:
         before = result[key][0] if key in result else own
         newest = max(before, own, key=lambda c: c.born)
         layers = before.layers | own.layers
-        result[key] = newest if layers == newest.layers else newest.with_(layers=layers), array
+        result[key] = newest if layers == newest.layers else replace(newest, layers=layers), array
     kept = dict(result.values())
     for axis, size in enumerate(shape):
         if size > 1 and not any(array.shape[axis] > 1 for array in kept.values()):
@@ -97,7 +97,7 @@ def joined(given: Iterable[Given], shape: Shape) -> Coordinates:
     for coordinates, _ in given:
         for own, array in aligned(coordinates, len(shape)).items():
             is_moved = own in result and not np.array_equal(result[own], array)
-            result[own.with_() if is_moved else own] = array
+            result[replace(own) if is_moved else own] = array
     return result
 
 
@@ -118,17 +118,16 @@ def moved(given: Sequence[Given], run: Callable[[list[np.ndarray]], Any]) -> lis
     return results
 
 
-def reduced(coordinates: Coordinates, axes: Iterable[int], keepdims: bool = True) -> Coordinates:
+def reduced(coordinates: Coordinates, axis: int | tuple[int, ...], keepdims: bool = True) -> Coordinates:
     """The coordinates after a reduction: of the entries that become one, the greatest."""
-    axes = tuple(axes)
-    return {c: x.max(axis=axes, keepdims=keepdims) for c, x in coordinates.items()}
+    return {c: x.max(axis=axis, keepdims=keepdims) for c, x in coordinates.items()}
 
 
 def apart(given: Sequence[Given], axis: int) -> list[Given]:
     """Tensors that are put side by side; flattened images among them stay apart along that axis."""
     parts = [object() for _ in given]
-    return [Given({c.with_(part=part): x for c, x in g.coordinates.items()} if is_merged(g.coordinates, axis)
-                  else g.coordinates, g.shape) for g, part in zip(given, parts, strict=True)]
+    return [Given({replace(c, part=part): x for c, x in g.coordinates.items()}, g.shape)
+            if is_merged(g.coordinates, axis) else g for g, part in zip(given, parts, strict=True)]
 
 
 def pairs(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.ndarray]:
@@ -136,15 +135,15 @@ def pairs(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.nd
 
     They are merged if neither follows from the other along the axis.
     """
-    varying = {c: np.moveaxis(x, axis, -1) for c, x in coordinates.items() if x.shape[axis] > 1}
     places = []
-    of_kind = ([c for c in varying if c.kind == kind] for kind in ("feature", "position"))
+    of_kind = ([np.moveaxis(x, axis, -1) for c, x in coordinates.items() if c.kind == kind and x.shape[axis] > 1]
+               for kind in ("feature", "position"))
     for feature, position in itertools.product(*of_kind):
-        x, y = np.broadcast_arrays(varying[feature], varying[position])
+        x, y = np.broadcast_arrays(feature, position)
         lines = np.unique(np.stack([x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])], -1), axis=0)
         for line in lines:
             both = line[(line >= 0).all(axis=1)]
-            if len(np.unique(both, axis=0)) > max(len(np.unique(both[:, 0])), len(np.unique(both[:, 1])), 0):
+            if len(np.unique(both, axis=0)) > max(len(np.unique(both[:, 0])), len(np.unique(both[:, 1]))):
                 places.append((line >= 0).all(axis=1))
     return places
 

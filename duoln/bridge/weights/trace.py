@@ -1,6 +1,6 @@
 """A model's call, followed: what the features that each layer takes and gives stand for.
 
-The model runs once on made inputs. Each operator passes on the coordinates of `pytorch_axes.py`; each layer that
+The model runs once on made inputs. Each operator passes on the coordinates of `axes.py`; each layer that
 PyTorch has too begins new ones. An operator that is not known here makes them unknown.
 """
 
@@ -15,6 +15,9 @@ import numpy as np
 
 from duoln import nn, ops, runtime, tree
 from duoln.backends.protocol import Backend, Shape
+from duoln.bridge.weights import axes
+from duoln.bridge.weights.axes import Coordinate, Coordinates, Given
+from duoln.bridge.weights.layers import layer_of
 from duoln.core import Op, Rule, Tensor
 from duoln.core.op import each_rule
 from duoln.nn.cells import RecurrentCell
@@ -23,22 +26,6 @@ from duoln.nn.module import branch_at
 from duoln.nn.observing import calls_through, own_arrays
 from duoln.nn.recurrent import Recurrent
 from duoln.ops import activation, elementwise
-from duoln.runs.pytorch_axes import (
-    Coordinate,
-    Coordinates,
-    Given,
-    aligned,
-    along,
-    apart,
-    fresh,
-    is_merged,
-    joined,
-    moved,
-    reduced,
-    spread,
-    tidy,
-)
-from duoln.runs.pytorch_layers import LAYERS
 
 KEEPING = nn.LayerNorm, nn.RMSNorm, nn.BatchNorm, nn.GroupNorm, nn.InstanceNorm, nn.TransformerBlock
 """Layers whose outputs are the features that they take."""
@@ -69,14 +56,14 @@ class Trace:
         problem: why the model cannot be read at all, or "".
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, is_made_up: bool = False) -> None:
         self.inputs: dict[str, list[Given]] = {}
         self.outputs: dict[str, set[tuple[int, bool] | None]] = {}
         self.problem = ""
-        self._model = model
+        self._model, self._is_made_up = model, is_made_up
         self._known: dict[int, tuple[Any, Coordinates]] = {}
         """By the identity of a native array, the array, which keeps it, and its coordinates."""
-        self._changed = {id(m) for _, m in model.modules() if is_known(m) and not _is_ours(type(m).__call__)}
+        self._changed = {id(m) for _, m in model.modules() if layer_of(m) and not _is_ours(type(m).__call__)}
         """Layers that the user's own class calls in its own way."""
         self._inside = False
         self._running: list[tuple[nn.Module, int]] = []
@@ -84,32 +71,27 @@ class Trace:
         self._sequential = {id(m) for _, m in model.modules()
                             if isinstance(m, nn.Sequential) and type(m).__call__ is nn.Sequential.__call__}
 
-    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any], is_made_up: bool = False) -> None:
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Call the model. If the sizes of images are made up, layers are not computed, so that any size fits."""
         backend = runtime.backend("numpy")
         args, kwargs = runtime.to_tensors(list(args), backend), runtime.to_tensors(dict(kwargs), backend)
-        initial = self._model.init(0)
+        params = self._model.init(0)
         for path, layer in self._model.modules():
             if isinstance(layer, nn.BatchNorm):  # one row has no statistics of its own
                 ones = np.ones(layer.width, np.float32)
-                branch_at("Trace", initial, path).update(mean=0 * ones, variance=ones)
-        params = runtime.to_tensors(initial, backend)
+                branch_at("Trace", params, path).update(mean=0 * ones, variance=ones)
+        params = runtime.to_tensors(params, backend)
         for path, layer in self._model.modules():  # for those that the model's own code uses
             for x in own_arrays(layer, params, path):
-                self._know(x.data, fresh(x.shape, 0, frozenset([path])))
+                self._know(x.data, axes.fresh(x.shape, 0, frozenset([path])))
         for x in self._tensors([args, kwargs]):
-            own = fresh(x.shape, self._born) if _is_float(x) else {
-                Coordinate("position", 0): along(k, x.ndim, n) for k, n in enumerate(x.shape) if n > 1}
+            own = axes.fresh(x.shape, self._born) if _is_float(x) else {
+                Coordinate("position", 0): axes.along(k, x.ndim, n) for k, n in enumerate(x.shape) if n > 1}
             self._know(x.data, own)
-        around = self._around_made_up if is_made_up else self._around
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(calls_through(self._model, around))
-            stack.enter_context(self._flattening())
-            stack.enter_context(each_rule(self._through))
+        with calls_through(self._model, self._around), self._flattening(), each_rule(self._through):
             result = self._model(params, *args, **kwargs)
-        for x in self._tensors(result):
-            if x.ndim > 2:
-                self._spread(x)
+        for x in (x for x in self._tensors(result) if x.ndim > 2):
+            self._spread(x)
 
     # What is known of arrays ------------------------------------------------------------------------
     @staticmethod
@@ -122,14 +104,14 @@ class Trace:
 
     def _know(self, data: Any, coordinates: Coordinates) -> None:
         self._born += 1
-        self._known[id(data)] = data, tidy(coordinates, data.shape, self._born)
+        self._known[id(data)] = data, axes.tidy(coordinates, data.shape, self._born)
 
     def _spread(self, x: Tensor | np.ndarray) -> None:
         """Note the layers whose outputs lie along several axes of an image."""
         coordinates = self._given(x).coordinates
         for path in (path for c in coordinates if c.kind == "unknown" for path in c.layers):
             self.outputs.setdefault(path, set()).add(None)
-        for own in spread(coordinates):
+        for own in axes.spread(coordinates):
             places = coordinates[own].max(axis=tuple(range(coordinates[own].ndim - 1)))
             channels = np.unique(places[places >= 0])
             if len(channels) > 1:
@@ -140,24 +122,21 @@ class Trace:
     def _around(self, path: str, layer: nn.Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
         if self._inside:
             return call()
-        if not is_known(layer):
+        if not layer_of(layer):
             return self._outside(layer, call)
         self._take(path, layer, given)
         self._inside = True
         try:
-            result = call()
+            result = self._made_up(layer, given[0]) if self._is_made_up and isinstance(layer, _SHAPED) else call()
         finally:
             self._inside = False
         self._give(path, layer, given, result)
         return result
 
-    def _around_made_up(self, path: str, layer: nn.Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
-        if not isinstance(layer, _SHAPED):
-            return self._around(path, layer, given, call)
-        x = given[0]
+    @staticmethod
+    def _made_up(layer: nn.Module, x: Tensor) -> Tensor:
         width = layer.n_out if isinstance(layer, (nn.Linear, *CONVOLUTIONS)) else x.shape[-1]
-        result = Tensor(x.backend.zeros((*x.shape[:-1], width), "float32"), x.backend)
-        return self._around(path, layer, given, lambda: result)
+        return Tensor(x.backend.zeros((*x.shape[:-1], width), "float32"), x.backend)
 
     def _outside(self, layer: nn.Module, call: Callable[[], Any]) -> Any:
         """The result of a module that PyTorch has not, or that only has others in it."""
@@ -169,7 +148,7 @@ class Trace:
         if not _is_ours(type(layer)):
             for y in self._tensors(result):  # the user's own module: PyTorch's may turn its image
                 self._known[id(y.data)] = y.data, {
-                    c.with_(is_first=False): a for c, a in self._given(y).coordinates.items()}
+                    dataclasses.replace(c, is_first=False): a for c, a in self._given(y).coordinates.items()}
         return result
 
     def _take(self, path: str, layer: nn.Module, given: list[Tensor]) -> None:
@@ -183,15 +162,15 @@ class Trace:
                 self.inputs.setdefault(path, []).append(self._given(x))
         if isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and given[0].ndim > 2):
             self._spread(given[0])
-        if isinstance(layer, Recurrent | RecurrentCell) and any(is_merged(self._given(x).coordinates, x.ndim - 1)
-                                                                for x in given[1:] if x.ndim):
+        if isinstance(layer, Recurrent | RecurrentCell) and any(
+                axes.is_merged(self._given(x).coordinates, x.ndim - 1) for x in given[1:] if x.ndim):
             self.problem = self.problem or f"{path}: a state is a flattened image"
 
     def _give(self, path: str, layer: nn.Module, given: list[Tensor], result: Any) -> None:
         takes = list(filter(_is_float, given)) if isinstance(layer, KEEPING) else given[:1]
         for y in filter(_is_float, self._tensors(result)):
             is_first = isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and y.ndim > 2)
-            own = fresh(y.shape, self._born, frozenset([path]), is_first)
+            own = axes.fresh(y.shape, self._born, frozenset([path]), is_first)
             for x in takes:
                 own = {**self._handed_on(self._given(x), y.shape, isinstance(layer, KEEPING)), **own}
             if id(layer) in self._changed:
@@ -201,30 +180,29 @@ class Trace:
     @staticmethod
     def _handed_on(x: Given, shape: Shape, is_kept: bool) -> Coordinates:
         """The coordinates that a layer's output of that shape keeps of its input: those of the other axes."""
-        before = x.coordinates if is_kept else reduced(x.coordinates, [len(x.shape) - 1])
+        before = x.coordinates if is_kept else axes.reduced(x.coordinates, -1)
         if len(shape) == len(x.shape) + 1:  # of ids
             before = {c: a[..., None] for c, a in x.coordinates.items()}
         elif len(shape) == len(x.shape) - 1:  # a state
-            before = reduced(before, [0], keepdims=False)
+            before = axes.reduced(before, 0, keepdims=False)
         elif len(shape) != len(x.shape):
             return {}
-        lost = {c: [k for k, (n, m) in enumerate(zip(a.shape, shape, strict=True)) if n not in (1, m)]
-                 for c, a in before.items()}
-        return {c: a.max(axis=tuple(lost[c]), keepdims=True) for c, a in before.items()}
+        return {c: a.max(axis=tuple(k for k, n in enumerate(a.shape) if n not in (1, shape[k])), keepdims=True)
+                for c, a in before.items()}
 
     # Flattening in a Sequential -----------------------------------------------------------------------
     @contextlib.contextmanager
     def _flattening(self) -> Iterator[None]:
         """Within this context the places of a Sequential that flatten are followed as PyTorch's `Flatten`."""
-        changed = [(m, m.layers) for _, m in self._model.modules()
-                   if isinstance(m, nn.Sequential) and id(m) in self._sequential]
+        before = [(m, m.layers) for _, m in self._model.modules()
+                  if isinstance(m, nn.Sequential) and id(m) in self._sequential]
         try:
-            for module, layers in changed:
+            for module, layers in before:
                 module.layers = {key: self._flattened if isinstance(part, nn.Flatten) else part
                                  for key, part in layers.items()}
             yield
         finally:
-            for module, layers in changed:
+            for module, layers in before:
                 module.layers = layers
 
     def _flattened(self, x: Tensor) -> Tensor:
@@ -269,22 +247,21 @@ class Trace:
             rule = op.rules("numpy")[-1]
             attrs = {**attrs, **({"value": -1} if name == "pad" else {})}
             rest = [] if name == "concat" else list(arrays[1:])
-            data = apart(given, attrs["axis"]) if name == "concat" else given[:1]
-            results = moved(data, lambda moving: rule.forward(be, *moving, *rest, **attrs)[0])
+            data = axes.apart(given, attrs["axis"]) if name == "concat" else given[:1]
+            results = axes.moved(data, lambda moving: rule.forward(be, *moving, *rest, **attrs)[0])
         elif name in _SAME_SHAPE:
             self._meet(given, outs[0].shape)
-            results = [joined(given, y.shape) for y in outs]
+            results = [axes.joined(given, y.shape) for y in outs]
         elif name in _REDUCING:
-            axes = attrs["axis"] if isinstance(attrs["axis"], tuple) else (attrs["axis"],)
-            results = [reduced(given[0].coordinates, axes, bool(attrs.get("keepdims", False)))]
+            results = [axes.reduced(given[0].coordinates, attrs["axis"], bool(attrs.get("keepdims", False)))]
         elif name in _POOLING:
             results = [{c: x for c, x in given[0].coordinates.items() if x.shape[1:3] == (1, 1)}
-                       | {Coordinate("position", self._born): along(k, 4, outs[0].shape[k]) for k in (1, 2)}]
+                       | {Coordinate("position", self._born): axes.along(k, 4, outs[0].shape[k]) for k in (1, 2)}]
         elif name in _PRODUCTS:
             results = [self._product(name, given[0], given[1], outs[0].shape)]
         elif name == "scaled_dot_product_attention":
             query, _, value = given[:3]
-            results = [reduced(query.coordinates, [-1]) | reduced(value.coordinates, [-2])]
+            results = [axes.reduced(query.coordinates, -1) | axes.reduced(value.coordinates, -2)]
         else:
             layers = frozenset(path for g in given for c in g.coordinates for path in c.layers)
             results = [_unknown(op.name, y.ndim, layers) for y in outs]
@@ -294,25 +271,19 @@ class Trace:
 
     def _meet(self, given: Sequence[Given], shape: Shape) -> None:
         """Note layers whose outputs are added to a flattened image: their order is that of the image."""
-        parts = [Given(aligned(g.coordinates, len(shape)), shape) for g in given if g.coordinates]
+        parts = [Given(axes.aligned(g.coordinates, len(shape)), shape) for g in given if g.coordinates]
         if len(parts) < 2:
             return
         for axis in range(len(shape)):
-            merged = [is_merged(g.coordinates, axis) for g in parts]
+            merged = [axes.is_merged(g.coordinates, axis) for g in parts]
             for g in (g for g, is_so in zip(parts, merged, strict=True) if any(merged) and not is_so):
                 for path in (path for c, a in g.coordinates.items() if a.shape[axis] > 1 for path in c.layers):
                     self.outputs.setdefault(path, set()).add(None)
 
     def _product(self, name: str, x: Given, y: Given, shape: Shape) -> Coordinates:
-        if is_merged(x.coordinates, len(x.shape) - 1) != is_merged(y.coordinates, len(y.shape) - 2):
+        if axes.is_merged(x.coordinates, len(x.shape) - 1) != axes.is_merged(y.coordinates, len(y.shape) - 2):
             self.problem = self.problem or f"{name} multiplies a flattened image by an array, outside of a layer"
-        left, right = reduced(x.coordinates, [-1]), reduced(y.coordinates, [-2])
-        return aligned(left | right, len(shape))
-
-
-def is_known(layer: nn.Module) -> bool:
-    """True if PyTorch has this layer, too."""
-    return any(kind in LAYERS for kind in type(layer).__mro__)
+        return axes.aligned(axes.reduced(x.coordinates, -1) | axes.reduced(y.coordinates, -2), len(shape))
 
 
 def _is_ours(of: Any) -> bool:
@@ -340,6 +311,6 @@ def made_up_shape(model: Layer, size: int) -> Shape | None:
         elif isinstance(part, nn.Flatten):
             return (2, size, size, 3)
         elif not isinstance(part, nn.Module) or not _is_ours(type(part)) or (
-                is_known(part) and not isinstance(part, KEEPING)):
+                layer_of(part) is not None and not isinstance(part, KEEPING)):
             return None
     return None
