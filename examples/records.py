@@ -23,16 +23,16 @@ _MOST_BYTES = 1 << 24
 ADDING = "the adding problem, synthetic"
 
 
-def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = None, **found: Any) -> list[Path]:
+def write(record: Any, path: Path, draw: Callable[[Any, Path], Path] | None = None, **findings: Any) -> list[Path]:
     """Write a record and, with `draw` where matplotlib is installed, its picture; returns the paths.
 
-    A record is a NamedTuple with `runs`, which get a line each. A loss that is not finite becomes null. What was
-    `found` in the runs makes the file a finding, which `duoln paper` reads.
+    A record is a NamedTuple with `runs`, which get a line each. A loss that is not finite becomes null. `findings`
+    of the runs make the file one that `duoln paper` reads.
     """
     make_folder(path.parent)
-    if found:
-        found = {"analysis": path.stem, "time": datetime.now(UTC).isoformat(timespec="seconds"), **found}
-    head = "".join(f'"{key}": {json.dumps(value)},\n' for key, value in {**found, **record._asdict()}.items()
+    if findings:
+        findings = {"analysis": path.stem, "time": datetime.now(UTC).isoformat(timespec="seconds"), **findings}
+    head = "".join(f'"{key}": {json.dumps(value)},\n' for key, value in {**findings, **record._asdict()}.items()
                    if key != "runs")
     runs = [{**run._asdict(), "seconds": round(run.seconds, 1),
              "losses": [loss if math.isfinite(loss) else None for loss in run.losses]} for run in record.runs]

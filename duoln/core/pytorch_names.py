@@ -35,7 +35,7 @@ def _read() -> dict[str, dict[str, Any]]:
     phrases: dict[str, str] = {}
 
     def whole(answer: Any) -> Any:
-        return _PHRASE.sub(lambda found: phrases[found[1]], answer) if isinstance(answer, str) else answer
+        return _PHRASE.sub(lambda match: phrases[match[1]], answer) if isinstance(answer, str) else answer
 
     for name, phrase in tables["phrases"].items():
         phrases[name] = whole(phrase)  # of those before it

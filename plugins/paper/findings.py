@@ -199,32 +199,32 @@ def solves(norm: str, holds: bool) -> FindingRule:
                        "length, with each seed; at the length of training it is below", answer, exact=False)
 
 
-def gains_grow(axis: str, other: str, towards: Callable[[Iterable[int]], int]) -> FindingRule:
+def gains_grow(axis: str, across: str, towards: Callable[[Iterable[int]], int]) -> FindingRule:
     """The updates that layer norm saves grow along an axis of the map of lengths and batch sizes.
 
     Args:
         axis: "length" or "batch_size".
-        other: the other one.
+        across: the axis at each of whose places this must hold.
         towards: `max` if it is to grow with the axis, `min` if as it shrinks.
     """
     def answer(content: Content) -> Answer:
         ratios: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for r in content["ratios"]:
             most = math.inf if r["most"] is None else r["most"]
-            ratios.setdefault((r[axis], r[other]), []).append((r["least"], most))
+            ratios.setdefault((r[axis], r[across]), []).append((r["least"], most))
         end = towards(place for place, _ in ratios)
         start = (min if towards is max else max)(place for place, _ in ratios)
         figures, answers = list[Figure](), list[bool | None]()
         for place in dict.fromkeys(place for _, place in ratios):
             (low, high), (low_end, high_end) = (zip(*ratios[at, place], strict=True) for at in (start, end))
             answers.append(True if min(low_end) > max(high) else False if max(high_end) < min(low) else None)
-            figures += [Figure(f"plain updates by those of layer norm, at least, {other} {place}", f"{axis} {at}",
+            figures += [Figure(f"plain updates by those of layer norm, at least, {across} {place}", f"{axis} {at}",
                                values, ".1f") for at, values in ((start, low), (end, low_end))]
         return Answer(all_hold(answers), figures)
 
     return FindingRule(f"the updates of a plain LSTM by those with layer norm, until the adding problem is learnt, are "
                        f"more at the {'greatest' if towards is max else 'least'} {axis} than at the other end, with "
-                       f"all seeds and at each {other}", answer, exact=False)
+                       f"all seeds and at each {across}", answer, exact=False)
 
 
 def _lower(rows: Sequence[tuple[str, str, Sequence[float], Sequence[float]]]) -> Answer:

@@ -193,12 +193,12 @@ def test_every_statement_of_the_text_is_as_known(seed, numpy_backend):
     assert all(s.agrees for s in checked)
 
 
-@pytest.mark.parametrize(("other", "wrong"), [
+@pytest.mark.parametrize(("layer_norm", "wrong"), [
     (lambda width, eps: nn.BatchNorm(width, eps=eps), {"abstract", "3", "4", "7"}), (lambda width, eps: nn.RMSNorm(width, eps=eps), set()),
     (lambda width, eps: nn.LayerNorm(width, eps=1e-3), {"7"})])
-def test_another_norm_in_the_place_of_layer_norm_is_found_out(other, wrong, numpy_backend, monkeypatch):
+def test_another_norm_in_the_place_of_layer_norm_is_found_out(layer_norm, wrong, numpy_backend, monkeypatch):
     monkeypatch.setattr("duoln.plugins.theory.properties.nn", SimpleNamespace(
-        **{name: getattr(nn, name) for name in ("Linear", "Sequential", "WeightNorm", "BatchNorm")}, LayerNorm=other))
+        **{name: getattr(nn, name) for name in ("Linear", "Sequential", "WeightNorm", "BatchNorm")}, LayerNorm=layer_norm))
     assert {s.where for s in properties(numpy_backend) if not s.agrees} == wrong
 
 

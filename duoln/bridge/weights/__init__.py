@@ -85,9 +85,9 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
                 name for name in own if "bias" in name and not name.startswith("layernorm")]
             absent = [name for names in (biases, layer.optional)
                       if not any(f"{begins}{name}" in rest for name in names) for name in names]
-            there = [name for name in own if name not in absent]
-            dtypes = {_check(path, file, rest, f"{begins}{name}", own[name], type(module).__name__) for name in there}
-            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in there}
+            present = [name for name in own if name not in absent]
+            dtypes = {_check(path, file, rest, f"{begins}{name}", own[name], type(module).__name__) for name in present}
+            arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in present}
             arrays |= {name: np.zeros(own[name], np.float32) for name in absent if name in biases}
             if place in orders:
                 arrays = turned(module, arrays, orders[place], to_theirs=False)
