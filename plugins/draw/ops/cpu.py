@@ -41,13 +41,12 @@ def _supports(be: Backend, canvas: Array, image: Array, looked: Array, **unused:
 
 
 def _forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
-             centre: str) -> tuple[tuple[Array, Array], _Saved]:
+             ) -> tuple[tuple[Array, Array], _Saved]:
     image, looked = host.contiguous(image), host.contiguous(looked)
     batch, pixels = canvas.shape[:2]
     values = _VECTOR_BYTES // canvas.itemsize
     line = -(-pixels // values) * values
-    half = (pixels if centre == "edge" else pixels + 1) / 2
-    sizes = (read, write, half, LIMIT, EPSILON, native.threads_for(4 * canvas.nbytes))
+    sizes = (read, write, pixels / 2, LIMIT, EPSILON, native.threads_for(4 * canvas.nbytes))
     saved = _Saved(image, looked, host.empty((batch, pixels, line), canvas.dtype),
                    host.empty((batch, 2, read + write, line), canvas.dtype),
                    host.empty((batch, 2 * read, line), canvas.dtype), sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from duoln import ops
 from duoln.errors import ShapeError
 from duoln.extend import Tensor, check_room, derived, op
-from duoln.plugins.draw.ops.grid import WHERE, Centre, Side, read_patches, write_patch
+from duoln.plugins.draw.ops.grid import WHERE, Side, read_patches, write_patch
 
 
 def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -15,8 +15,7 @@ def split_look(looked: Tensor, write: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @op("canvas: real[n, p, p], image: real[n, p, p], looked: real[n, where] -> canvas: like canvas, seen: like image")
-def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: Side, write: Side,
-                    centre: Centre = "edge") -> tuple[Tensor, Tensor]:
+def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: Side, write: Side) -> tuple[Tensor, Tensor]:
     """The use of a state of DRAW's decoder: it writes on the canvas, and reads for the next glimpse.
 
         c = canvas + write_patch(patch, where to write)
@@ -27,21 +26,20 @@ def write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, *, read: Side
         -> canvas (B, P, P), seen (B, 2 read^2).
 
     Raises:
-        ShapeError: the sizes do not fit. UsageError: `centre` is unknown.
+        ShapeError: the sizes do not fit.
     """
     write_then_read.check(canvas, image, looked)
     check_room("write_then_read", canvas.backend, (canvas.shape[0], 2, read, max(read, canvas.shape[1])))
     if looked.shape[1] != 2 * WHERE + write * write:
         raise ShapeError(f"[write_then_read] expected looked {(canvas.shape[0], 2 * WHERE + write * write)}, "
                          f"found {looked.shape}")
-    return write_then_read.apply(canvas, image, looked, read=read, write=write, centre=centre)
+    return write_then_read.apply(canvas, image, looked, read=read, write=write)
 
 
-def _write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, read: int, write: int,
-                     centre: Centre) -> tuple[Tensor, Tensor]:
+def _write_then_read(canvas: Tensor, image: Tensor, looked: Tensor, read: int, write: int) -> tuple[Tensor, Tensor]:
     read_at, write_at, patch = split_look(looked, write)
-    canvas = canvas + write_patch(patch, write_at, pixels=canvas.shape[-1], centre=centre)
-    return canvas, read_patches(image, image - ops.sigmoid(canvas), read_at, size=read, centre=centre)
+    canvas = canvas + write_patch(patch, write_at, pixels=canvas.shape[-1])
+    return canvas, read_patches(image, image - ops.sigmoid(canvas), read_at, size=read)
 
 
 write_then_read.add(derived(_write_then_read))
