@@ -10,24 +10,23 @@ from typing import Any, Literal
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
-from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
+from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Split
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import absent, in_home, locate, original_or_made, suited_to
 
-Source = Literal["auto", "cnn", "novels", "novels-large", "record", "made"]
+Source = Literal["auto", "cnn", "novels", "novels-large", "made"]
 
 PLACES: dict[str, tuple[str, ...]] = {
     "cnn": ("cloze/cnn.tgz", "cloze/cnn.tar.gz", "cloze/cnn.tar", "cloze/cnn"),
     "novels": ("cloze/novel_cloze_questions.tar.gz",),
     "novels-large": ("cloze/novel_cloze_large.tar.gz",),
-    "record": ("cloze/record_questions_sample.tar.gz",),
 }
 """The places of each corpus below a data folder."""
-AUTO = ("cnn", "novels", "record")
+AUTO = ("cnn", "novels")
 """The order in which "auto" looks. The large cloze set needs a larger table, and so has to be asked for."""
 DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("novel cloze", "substitute"),
             "novels-large": Dataset("novel cloze, large", "substitute"),
-            "record": Dataset("ReCoRD sample", "substitute"), "made": Dataset("made questions", "synthetic")}
+            "made": Dataset("made questions", "synthetic")}
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
@@ -41,23 +40,20 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         UsageError: settings out of range.
     """
     for name, least in (("sentences", 1), ("window", 0), ("within_from", 1), ("pad_multiple", 1), ("min_count", 1),
-                        ("questions", 1), ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
+                        ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
         value = getattr(cfg, name)
         if value is not None and value < least:
             raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
     (dataset, read_sets, where), why = _load(cfg, root)
-    words = (vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
-             else vocabulary.read_words(in_home(cfg.vocabulary), cfg.table))
+    words = vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count)
     parts = vocabulary.encode(read_sets, words)
-    unknown = vocabulary.remark(parts, where if cfg.vocabulary is None else cfg.vocabulary)
+    unknown = vocabulary.remark(parts, where)
     with suited_to(cfg.source, why):
         return _splits(cfg, dataset, parts, words, (why, unknown))
 
 
 def _splits(cfg: Any, dataset: Dataset, parts: dict[str, Split], words: vocabulary.Vocabulary,
             remarks: Sequence[str]) -> Splits:
-    if cfg.questions is not None:
-        parts["train"] = _first(parts["train"], cfg.questions)
     dropout = None if cfg.dropout == "none" else Dropout(cfg.keep, cfg.width, cfg.hidden)
     train = Training(parts["train"], words.entities, words.rows, cfg.batch_size, cfg.seed, cfg.order, cfg.pad_multiple,
                      dropout)
@@ -70,14 +66,6 @@ def _splits(cfg: Any, dataset: Dataset, parts: dict[str, Split], words: vocabula
             raise UsageError(f"[attentive_reader] the {name} set is smaller than a batch, and so is left out: expected "
                              f"a batch_size of at most {len(part.answers)} or last_batch=kept, found {cfg.batch_size}")
     return Splits(dataset, train, train.steps_per_epoch, evaluation, remarks)
-
-
-def _first(split: Split, count: int) -> Split:
-    if count > len(split.answers):
-        raise UsageError(f"[attentive_reader] expected questions between 1 and {len(split.answers)}, found {count}")
-    passages, questions = (Ragged(t.values[:t.ends[count]], t.ends[:count + 1])
-                           for t in (split.passages, split.questions))
-    return Split(passages, questions, split.answers[:count], split.most_frequent[:count])
 
 
 def _load(cfg: Any, root: Path | None) -> tuple[tuple[Dataset, Corpus, object], str]:

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.data import read_lines
-from duoln.data.text import at_line
-from duoln.errors import DataError, DataFormatError, UsageError
+from duoln.errors import DataError, DataFormatError
 from duoln.plugins.skip_thoughts import tokens
 
 END, UNKNOWN, FIRST = 0, 1, 2
@@ -117,33 +116,3 @@ def make_corpus(name: str, books: Iterable[Iterable[str]], lower_case: bool,
     renumbered = np.array([place.get(word, UNKNOWN) for word in seen], np.int32)[numbers]
     return Corpus(name, ["<end>", "<unknown>", *vocabulary], renumbered, np.frombuffer(ends, np.int64),
                   np.array(firsts, np.int64))
-
-
-def read_vocabulary(path: Path, size: int, lower_case: bool) -> list[str]:
-    """Words, one a line, the most frequent first, for a table of `size` rows.
-
-    Raises:
-        DataFormatError: more words than the table has rows, an empty line, a word that was there before, or one with a
-            capital letter where the text is read in lower case, so that it would never occur.
-    """
-    line_of: dict[str, int] = {}
-    for number, word in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
-        if not word.strip() or len(word.split()) != 1:
-            raise at_line(path, number, "one word", repr(word[:40]))
-        if lower_case and word != word.lower():
-            raise at_line(path, number, "a word in lower case, as lower_case=true reads the text", repr(word[:40]))
-        if word in line_of:
-            raise at_line(path, number, f"a word that is not on line {line_of[word]}", repr(word[:40]))
-        if len(line_of) == size - FIRST:
-            raise at_line(path, number, f"at most {size - FIRST} words, as the table has {size} rows and {FIRST} of "
-                          "them are for the end and the unknown word", "one more")
-        line_of[word] = number
-    if not line_of:
-        raise DataFormatError(path, 0, "at least one word", "an empty file")
-    return list(line_of)
-
-
-def check_table(words: Sequence[str], rows: int) -> None:
-    """Raises UsageError for a vocabulary that does not fit the table of word vectors."""
-    if len(words) > rows:
-        raise UsageError(f"[skip_thoughts] a vocabulary of {len(words)} words is larger than the table of {rows} rows")

@@ -21,11 +21,9 @@ from duoln.plugins.skip_thoughts.corpus import (
     FIRST,
     UNKNOWN,
     Corpus,
-    check_table,
     first_of_validation,
     make_corpus,
     read_books,
-    read_vocabulary,
 )
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import DATA_SEED, absent, in_home, locate, original_or_made
@@ -148,8 +146,8 @@ class HomogeneousBatches:
         return self._plans[epoch]
 
 
-def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, vocabulary: str | None,
-                valid_share: float, root: Path | None = None) -> tuple[Dataset, Corpus]:
+def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, valid_share: float,
+                root: Path | None = None) -> tuple[Dataset, Corpus]:
     """A corpus with the numbers of a table of so many rows: rarer words are unknown.
 
     Each argument is the setting of this name, and `path` the setting `corpus`; `root` is searched before DUOLN_DATA.
@@ -163,20 +161,18 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     if words <= FIRST:
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
-    given = None if vocabulary is None else read_vocabulary(in_home(vocabulary), words, lower_case)
     file, held_out = _find(source, path, root)[0]
     share = 0.0 if held_out is not None else valid_share
     if file is None:
         dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
-        corpus = make_corpus(dataset.name, books, lower_case, given, share)
+        corpus = make_corpus(dataset.name, books, lower_case, valid_share=share)
     else:
-        corpus = make_corpus(str(file), read_books(file), lower_case, given, share)
+        corpus = make_corpus(str(file), read_books(file), lower_case, valid_share=share)
         count = len(corpus.lengths)
         dataset = (Dataset("BookCorpus", "original") if count >= WHOLE_CORPUS else
                    Dataset(f"{file.name.split('.')[0]}, {count:,} sentences", "substitute"))
     numbers = np.where(corpus.numbers < words, corpus.numbers, np.int32(UNKNOWN))
     corpus = corpus._replace(words=corpus.words[:words], numbers=check_range("skip_thoughts", numbers, words))
-    check_table(corpus.words, words)
     return dataset, corpus
 
 

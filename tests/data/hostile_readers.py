@@ -35,7 +35,6 @@ from duoln.errors import CheckpointError, DataError, DataFormatError, RecordErro
 from duoln.kernels.native import storage
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.attentive_reader.questions import parse as parse_question
-from duoln.plugins.attentive_reader.vocabulary import read_words
 from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting, iam
@@ -257,20 +256,16 @@ READERS = {
                                  (DataError,), mutate=_perhaps_gzip),
     "characters (text, gzip)": Reader(read_characters, [_BOOKS, gzip.compress(_BOOKS)], (DataError,), mutate=_perhaps_gzip),
     "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),
-    "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9, False), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
     "labelled sentences (gzip)": Reader(sets.read_labelled, [gzip.compress(b"0 a dull one\n1 a fine one\n"), b"1 good\n0 bad\n"],
                                         (DataError,), mutate=_perhaps_gzip),
     "pairs (text, gzip)": Reader(sets.read_pairs, [_SICK, gzip.compress(_SICK)], (DataError,), mutate=_perhaps_gzip),
-    "word vectors (text)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [b"2 3\ncat 1 2 3\ndog 4 5 6.5\n", b"cat 1\ndog -2e3\n"],
-                                  (DataError,)),
     "word vectors (binary)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [_VECTORS, _VECTORS * 2], (DataError,), "v.bin"),
     "question": Reader(lambda p: parse_question(p, p.read_bytes()), [_QUESTION, _QUESTION.partition(b"@entity1:")[0]], DATA),
     "questions (tar)": Reader(_read_questions, [_tar("w", 1), _tar("w", 2)], DATA),
     "questions (tar, gzip)": Reader(_read_questions, [_tar("w:gz", 1), _tar("w:gz", 2)], (DataError,), mutate=_gzip),
-    "words": Reader(lambda p: read_words(p, 10), [b"the\n@entity1\nof\n", b"caf\xc3\xa9\r\nthe\r\n"], DATA),
     "sound (RIFF wav)": Reader(lambda p: audio.read_audio(p, 16000), [_WAV, _WAV.replace(b"LIST", b"odd ")], DATA),
     "sound (NIST SPHERE)": Reader(lambda p: audio.read_audio(p), [_SPHERE, _SPHERE.replace(b"s2 01", b"s2 10")], DATA),
-    "spoken digits (npz)": Reader(lambda p: spoken._read(p, 8000, "word", "take"),
+    "spoken digits (npz)": Reader(lambda p: spoken._read(p),
                                   [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
     "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),

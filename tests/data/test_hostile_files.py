@@ -145,13 +145,6 @@ def _with_member(whole, name, old, new):
     return result.getvalue()
 
 
-def test_a_width_of_thousands_of_digits(tmp_path):
-    from duoln.plugins.skip_thoughts import vectors
-
-    (tmp_path / "v.txt").write_bytes(b"2 " + b"9" * 5000 + b"\ncat 1 2\n")
-    check_error(DataFormatError, lambda: vectors.read_vectors(tmp_path / "v.txt", ["cat"]), "v.txt", "line 1", "a width", "99...")
-
-
 def test_a_word_without_end_takes_no_time_to_speak_of(tmp_path):
     import time
 

@@ -239,13 +239,13 @@ def test_evaluate_with_vectors_for_unknown_words(run, capsys, monkeypatch, tmp_p
     monkeypatch.setattr(classify, "GRID", (1.0,))
     rng = np.random.default_rng(0)
     words = ["the", "ship", "boat", "by", "sailed", "town", "unheard"]
-    (tmp_path / "v.txt").write_text("".join(f"{w} {a:.4f} {b:.4f}\n" for w, (a, b) in zip(words, rng.standard_normal((7, 2)), strict=True)))
+    (tmp_path / "v.bin").write_bytes(b"7 2\n" + b"".join(w.encode() + b" " + rng.standard_normal(2).astype("<f4").tobytes() for w in words))
     asked = ["evaluate", str(run), "--backend", "numpy", "--baselines", "false", "--sets", "mr", "--vectors"]
-    assert main([*asked, str(tmp_path / "v.txt")]) == 0
+    assert main([*asked, str(tmp_path / "v.bin")]) == 0
     assert "vocabulary expansion: fitted on 5 words" in capsys.readouterr().out
-    (tmp_path / "v.txt").write_text("the 1 2\nship 1\n")
-    assert main([*asked, str(tmp_path / "v.txt")]) == 4
-    assert "v.txt: line 2" in capsys.readouterr().err
+    (tmp_path / "v.bin").write_bytes(b"7 2\nthe ")
+    assert main([*asked, str(tmp_path / "v.bin")]) == 4
+    assert "v.bin" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "words"), [
