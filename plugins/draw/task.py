@@ -101,6 +101,3 @@ class DrawTask(Task):
 
     def evaluate(self, trained: Trained, options: evaluation.Options, say: Callable[[str], None]) -> Findings:
         return evaluation.findings(trained, options, say)
-
-    def prepare(self, source: Path, target: Path) -> list[Path]:
-        return [corpus.prepare(source, target)]

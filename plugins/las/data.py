@@ -20,19 +20,18 @@ from duoln.plugins.las.made import RATE, made
 from duoln.tasks import Splits
 from duoln.tasks.originals import absent, locate, original_or_made, suited_to
 
-Source = Literal["auto", "timit", "librispeech", "digits", "utterances", "made"]
+Source = Literal["auto", "timit", "librispeech", "digits", "made"]
 
 _KEPT = 4096
 """Utterances whose features stay in memory: all of TIMIT's, 0.6 GB."""
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
-    "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
+    "digits": (tuple(spoken.DIGITS.values()), spoken.digits)}
 """The files of a corpus below a data folder, and its reader, which takes that folder."""
 _WHERE_FROM = {
     "timit": "the LDC gives it out under a licence: put its TRAIN and TEST into a folder timit",
     "librispeech": "openslr.org/12 has it: unpack its archives there",
-    "digits": "`duoln data prepare las --from DIR` makes them of the Free Spoken Digit Dataset's recordings",
-    "utterances": "they are test recordings of pocketsphinx as a file of arrays, see the task's README"}
+    "digits": "`duoln data prepare las --from DIR` makes them of the Free Spoken Digit Dataset's recordings"}
 _DEEPEST = 16
 BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
                             *(f"keep_{part}{k}" for part in ("listener", "speller") for k in range(_DEEPEST))), 1)
@@ -46,8 +45,7 @@ def alphabet_of(source: Source) -> Alphabet:
 
 def rate_of(source: Source) -> int:
     """Samples a second of the corpora of a source."""
-    return {"timit": timit.RATE, "librispeech": librispeech.RATE, "utterances": spoken.UTTERANCES_RATE,
-            "digits": spoken.DIGITS_RATE}.get(source, RATE)
+    return {"timit": timit.RATE, "librispeech": librispeech.RATE}.get(source, RATE)
 
 
 def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
