@@ -12,7 +12,7 @@ from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
 from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Split
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import absent, in_home, locate, original_or_made, suited_to
+from duoln.tasks.originals import first_there, in_home, original_or_made, suited_to
 
 Source = Literal["auto", "cnn", "novels", "novels-large", "made"]
 
@@ -80,12 +80,9 @@ def _load(cfg: Any, root: Path | None) -> tuple[tuple[Dataset, Corpus, object], 
 def _find(cfg: Any, cut: Cut, root: Path | None) -> Callable[[], tuple[Dataset, Corpus, object]]:
     """The function that reads the corpus of a source; "auto" is the first that is there."""
     names = AUTO if cfg.source == "auto" else (cfg.source,)
-    places = [(name, place) for name in names for place in PLACES[name]]
-    for name, place in places:
-        files = locate([place], root)
-        if files is not None:
-            path, dataset = files[0], DATASETS[name]
-            return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)
-    raise absent([place for _, place in places], root,
-                 "put the questions there (CNN's: https://cs.nyu.edu/~kcho/DMQA), or name a folder or tar of them with "
-                 "--set corpus=PATH; --preset small does without CNN's")
+    name_of = {place: name for name in names for place in PLACES[name]}
+    found = first_there({place: (place,) for place in name_of}, tuple(name_of), root,
+                        "put the questions there (CNN's: https://cs.nyu.edu/~kcho/DMQA), or name a folder or tar of "
+                        "them with --set corpus=PATH; --preset small does without CNN's")
+    path, dataset = found.files[0], DATASETS[name_of[found.name]]
+    return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)

@@ -18,7 +18,7 @@ from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.made import RATE, made
 from duoln.tasks import Splits
-from duoln.tasks.originals import absent, locate, original_or_made, suited_to
+from duoln.tasks.originals import first_there, original_or_made, suited_to
 
 Source = Literal["auto", "timit", "librispeech", "digits", "made"]
 
@@ -71,12 +71,9 @@ def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
 def _find(source: Source, root: Path | None) -> Callable[[], Corpus]:
     """The function that reads the corpus of a source; "auto" is the spoken digits."""
     name = "digits" if source == "auto" else source
-    names, reader = READERS[name]
-    files = locate(names, root)
-    if files is None:
-        raise absent(names, root, f"{_WHERE_FROM[name]}; `--preset small` needs no more than spoken digits, `--preset "
-                     "smoke` nothing")
-    return partial(reader, files[0].parents[len(Path(names[0]).parts) - 1])
+    files, reader = READERS[name]
+    advice = f"{_WHERE_FROM[name]}; `--preset small` needs no more than spoken digits, `--preset smoke` nothing"
+    return partial(reader, first_there({name: files}, (name,), root, advice).home)
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:

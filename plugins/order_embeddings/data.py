@@ -27,7 +27,7 @@ from duoln.plugins.order_embeddings.corpus import (
 )
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, absent, locate, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, first_there, original_or_made, suited_to
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 
@@ -134,14 +134,11 @@ def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Co
     readers: dict[str, Callable[[Path], Corpus]] = {
         "coco": partial(coco.read, width=image_size), "flickr8k": partial(_photographs, image_size=image_size),
         "flickr8k-captions": partial(caption_features.read, width=image_size)}
-    names = AUTO if source == "auto" else (source,)
-    for name in names:
-        files = locate(PLACES[name], root)
-        if files is not None:
-            return partial(readers[name], files[0].parents[len(Path(PLACES[name][0]).parts) - 1])
-    raise absent([PLACES[name][0] for name in names], root, "COCO's captions and features were given out as "
-                 "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a corpus; "
-                 "--preset small does without")
+    found = first_there(PLACES, AUTO if source == "auto" else (source,), root,
+                        "COCO's captions and features were given out as "
+                        "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a "
+                        "corpus; --preset small does without")
+    return partial(readers[found.name], found.home)
 
 
 def _made(image_size: int) -> Corpus:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import read_lines
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.skip_thoughts import tokens
 
 END, UNKNOWN, FIRST = 0, 1, 2
 """Numbers of the end of a sentence and of an unknown word, and of the most frequent one."""
-_TITLE = "###"
-_MOST_BYTES, _LONGEST_LINE = 1 << 34, 1 << 22
-"""BookCorpus has 4.7 thousand million bytes. A line is a paragraph, or a book in some copies."""
+MOST_BYTES = 1 << 34
+"""BookCorpus has 4.7 thousand million bytes."""
 _MOST_DIFFERENT = 1 << 22
 """Different words; BookCorpus has 1.3 million. Each takes some 150 bytes."""
 
@@ -40,26 +37,6 @@ class Corpus(NamedTuple):
     def lengths(self) -> np.ndarray:
         """Words of each sentence: int64 (sentences,)."""
         return np.diff(self.starts)
-
-
-def read_books(path: Path) -> Iterator[Iterator[str]]:
-    """The books of a plain text, each as its paragraphs (a line each), which are read as they are asked for.
-
-    A book begins at a line that starts with `###`; a text without such lines is one book. Sentences never run over the
-    end of a line.
-
-    Raises:
-        DataError: the file cannot be read. DataFormatError: it is not UTF-8; the message names the line.
-    """
-    number = 0
-
-    def book_of(line: str) -> int:
-        nonlocal number
-        number += line.startswith(_TITLE)
-        return number
-
-    for _, lines in groupby((line for _, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE)), book_of):
-        yield (line for line in lines if line.strip() and not line.startswith(_TITLE))
 
 
 def first_of_validation(first: int, last: int, valid_share: float) -> int:

@@ -13,20 +13,20 @@ import numpy as np
 from duoln import Stream
 from duoln.data import Batch
 from duoln.data.batches import check_range
-from duoln.data.text import describe_unknown
+from duoln.data.text import describe_unknown, read_books
 from duoln.errors import UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
     END,
     FIRST,
+    MOST_BYTES,
     UNKNOWN,
     Corpus,
     first_of_validation,
     make_corpus,
-    read_books,
 )
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, absent, in_home, locate, original_or_made
+from duoln.tasks.originals import DATA_SEED, first_there, in_home, original_or_made
 
 Source = Literal["auto", "bookcorpus", "novels100", "novels", "made"]
 Filter = Literal["batch", "corpus"]
@@ -167,7 +167,7 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
         dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
         corpus = make_corpus(dataset.name, books, lower_case, valid_share=share)
     else:
-        corpus = make_corpus(str(file), read_books(file), lower_case, valid_share=share)
+        corpus = make_corpus(str(file), read_books(file, MOST_BYTES), lower_case, valid_share=share)
         count = len(corpus.lengths)
         dataset = (Dataset("BookCorpus", "original") if count >= WHOLE_CORPUS else
                    Dataset(f"{file.name.split('.')[0]}, {count:,} sentences", "substitute"))
@@ -184,7 +184,8 @@ def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Co
         DataError: the file of these books is missing or damaged.
     """
     file = _find(source, path, root)[0].held_out
-    return None if file is None else make_corpus(str(file), read_books(file), lower_case, corpus.words[FIRST:])
+    return None if file is None else make_corpus(str(file), read_books(file, MOST_BYTES), lower_case,
+                                                 corpus.words[FIRST:])
 
 
 class _Files(NamedTuple):
@@ -203,13 +204,10 @@ def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, 
         return _Files(in_home(path), None), ""
 
     def find() -> Callable[[], _Files]:
-        names = tuple(PLACES) if source == "auto" else (source,)
-        for files in (locate(PLACES[name], root) for name in names):
-            if files is not None:
-                return partial(_Files, files[0], files[1] if len(files) > 1 else None)
-        raise absent([PLACES[name][0] for name in names], root,
-                     "put the text there (BookCorpus is no longer distributed), or name any plain text with --set "
-                     "corpus=FILE; --preset small does without BookCorpus")
+        files = first_there(PLACES, tuple(PLACES) if source == "auto" else (source,), root,
+                            "put the text there (BookCorpus is no longer distributed), or name any plain text with "
+                            "--set corpus=FILE; --preset small does without BookCorpus").files
+        return partial(_Files, files[0], files[1] if len(files) > 1 else None)
 
     return original_or_made(source, find, partial(_Files, None, None))
 

@@ -31,6 +31,7 @@ from duoln import nn
 from duoln.bench import schema
 from duoln.data import read_idx, read_text
 from duoln.data.npz import Expected, map_npy
+from duoln.data.text import read_books
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
 from duoln.kernels.native import storage
 from duoln.plugins.attentive_reader import corpus as questions
@@ -42,7 +43,7 @@ from duoln.plugins.las import audio, spoken, timit
 from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books, sets, vectors
-from duoln.plugins.transformer.books import read_books as read_characters
+from duoln.plugins.transformer.corpus import load_books as read_characters
 from duoln.runs import checkpoint, curves, folder, identity, log, pytorch_file, tensor_file
 from duoln.runtime import tensor
 
@@ -252,7 +253,7 @@ READERS = {
                                       (DataError,), mutate=_gzip),
     "captions as features (npz)": Reader(_captions_alone, [_npz(**_features_of_captions(5)),
                                                            _npz(np.savez, **_features_of_captions(7))], (DataError,), mutate=_zip),
-    "books (text, gzip)": Reader(lambda p: books.make_corpus("books", books.read_books(p), True), [_BOOKS, gzip.compress(_BOOKS)],
+    "books (text, gzip)": Reader(lambda p: books.make_corpus("books", read_books(p, books.MOST_BYTES), True), [_BOOKS, gzip.compress(_BOOKS)],
                                  (DataError,), mutate=_perhaps_gzip),
     "characters (text, gzip)": Reader(read_characters, [_BOOKS, gzip.compress(_BOOKS)], (DataError,), mutate=_perhaps_gzip),
     "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),

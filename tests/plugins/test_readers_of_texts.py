@@ -4,19 +4,20 @@ import gzip
 
 import pytest
 
+from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.attentive_reader import archive
 from duoln.plugins.handwriting import iam
 from duoln.plugins.las import timit
 from duoln.plugins.order_embeddings import flickr8k
 from duoln.plugins.skip_thoughts import corpus, data, sets
-from duoln.plugins.transformer import books
+from duoln.plugins.transformer import corpus as transformer
 from duoln.testing import check_error
 
 MARK = b"\xef\xbb\xbf"
 READERS = {
-    "books": (lambda p: [list(book) for book in corpus.read_books(p)], b"### A\nIt was.\n", [["It was."]]),
-    "characters": (lambda p: len(books.read_books(p).classes), b"### A\nIt was.\n", 8),
+    "books": (lambda p: [list(book) for book in read_books(p, 99)], b"### A\nIt was.\n", [["It was."]]),
+    "characters": (lambda p: len(transformer.load_books(p).classes), b"### A\nIt was.\n", 8),
     "labelled sentences": (sets.read_labelled, b"0 bad\n1 good\n", [("bad", 0), ("good", 1)]),
     "pairs": (lambda p: len(sets.read_pairs(p)), b"pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\ta\tb\t3\n", 1),
     "phones": (timit.read_phones, b"0 800 h#\n800 900 ix\n", ("sil", "ih")),

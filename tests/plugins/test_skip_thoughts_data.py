@@ -5,9 +5,10 @@ import gzip
 import numpy as np
 import pytest
 
+from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
 from duoln.plugins.skip_thoughts import data, made, sets, tokens, vectors
-from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus, read_books
+from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus
 from duoln.plugins.skip_thoughts.data import HomogeneousBatches, Triplets, encoder_length
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.tasks import make_config
@@ -55,7 +56,7 @@ def test_words_of_words_are_the_same_words_and_nothing_is_lost():
 def test_books_and_the_vocabulary_by_frequency(tmp_path):
     path = tmp_path / "two.txt"
     path.write_text("### One | A\nThe cat sat. A cat ran!\n\n\n### Two\nthe end\n")
-    books = [list(book) for book in read_books(path)]
+    books = [list(book) for book in read_books(path, 1 << 20)]
     assert books == [["The cat sat. A cat ran!"], ["the end"]]
     corpus = make_corpus("two", books, lower_case=True)
     assert corpus.words == ["<end>", "<unknown>", "the", "cat", "sat", ".", "a", "ran", "!", "end"]
