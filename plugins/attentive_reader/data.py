@@ -13,6 +13,7 @@ from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
 from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Split
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import first_there, in_home, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "cnn", "novels", "novels-large", "made"]
 
@@ -39,11 +40,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """
-    for name, least in (("sentences", 1), ("window", 0), ("within_from", 1), ("pad_multiple", 1), ("min_count", 1),
-                        ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
-        value = getattr(cfg, name)
-        if value is not None and value < least:
-            raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
+    check_least("attentive_reader", cfg, sentences=1, window=0, within_from=1, pad_multiple=1, min_count=1,
+                table=vocabulary.SPECIAL + 1, evaluate_questions=1)
     (dataset, read_sets, where), why = _load(cfg, root)
     words = vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count)
     parts = vocabulary.encode(read_sets, words)

@@ -19,6 +19,7 @@ from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.model import mask_shapes
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
 Corpus = Literal["cifar10", "mnist"]
 Source = Literal["auto", "real", "made"]
@@ -90,10 +91,7 @@ def _schedule_remark(cfg: Any, made: int) -> str:
 
 
 def _check(cfg: Any) -> None:
-    for name in ("rows", "evaluate_images"):
-        value = getattr(cfg, name)
-        if value is not None and value < 1:
-            raise UsageError(f"[convnet] expected {name} of at least 1, found {value}")
+    check_least("convnet", cfg, rows=1, evaluate_images=1)
     if not 0 <= cfg.decay <= 1:
         raise UsageError(f"[convnet] expected a decay in [0, 1], found {cfg.decay}")
     if not 0 <= cfg.dropout < 1:

@@ -86,11 +86,11 @@ def _reader(path: Path, content: bytes) -> Callable[[Path, bytes], Sound]:
 
 
 @contextmanager
-def _closed(expected: str, path: Path, *errors: type[Exception]) -> Iterator[None]:
+def _closed(expected: str, path: Path, kind: type[Exception]) -> Iterator[None]:
     """An error of a reader in the block is the file's fault."""
     try:
         yield
-    except (wave.Error, *errors, *CONTENT_ERRORS) as error:
+    except (kind, *CONTENT_ERRORS) as error:
         raise DataFormatError(path, 0, expected, f"{type(error).__name__}: {error}") from error
 
 
@@ -101,7 +101,7 @@ def _sound(rate: int, values: np.ndarray) -> Sound:
 # RIFF -------------------------------------------------------------------------------------------------
 
 def _riff(path: Path, content: bytes) -> Sound:
-    with _closed("an undamaged RIFF wav", path), wave.open(io.BytesIO(content)) as file:
+    with _closed("an undamaged RIFF wav", path, wave.Error), wave.open(io.BytesIO(content)) as file:
         form, rate, count = (file.getnchannels(), 8 * file.getsampwidth()), file.getframerate(), file.getnframes()
         if form != (1, 16) or not rate:
             raise DataFormatError(path, 0, "1 channel, 16 bits, a rate above 0",

@@ -19,6 +19,7 @@ from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.made import RATE, made
 from duoln.tasks import Splits
 from duoln.tasks.originals import first_there, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "timit", "librispeech", "digits", "made"]
 
@@ -105,14 +106,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 def check(cfg: Any) -> None:
     """Raises UsageError for a setting out of range."""
-    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "words": 1,
-             "listener_hidden": 1, "speller_hidden": 1, "speller_layers": 1, "attention": 1}
-    for name, lowest in least.items():
-        if getattr(cfg, name) < lowest:
-            raise UsageError(f"[las] expected {name} of at least {lowest}, found {getattr(cfg, name)}")
-    for name in ("utterances", "evaluate_utterances"):
-        if getattr(cfg, name) is not None and getattr(cfg, name) < 1:
-            raise UsageError(f"[las] expected {name} of at least 1, found {getattr(cfg, name)}")
+    check_least("las", cfg, mels=1, buckets=1, pyramids=0, layers=0, beam=1, longest=1, words=1, listener_hidden=1,
+                speller_hidden=1, speller_layers=1, attention=1, utterances=1, evaluate_utterances=1)
     if cfg.pyramids + cfg.layers < 1:
         raise UsageError("[las] expected at least one layer in the listener, found none")
     for name in ("dropout", "sampling"):

@@ -11,7 +11,7 @@ import pytest
 from task_checks import root_with
 
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
-from duoln.plugins.attentive_reader import archive, batches, corpus, data, made, vocabulary
+from duoln.plugins.attentive_reader import batches, corpus, data, made, vocabulary
 from duoln.plugins.attentive_reader.corpus import Cut
 from duoln.plugins.attentive_reader.questions import (
     Question,
@@ -285,14 +285,14 @@ def test_where_corpora_are_looked_for(tmp_path, monkeypatch):
 
 
 def test_members_come_with_their_split(tmp_path):
-    members = list(archive.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
+    members = list(corpus.members(_tar(tmp_path / "a.tgz", {**_files(1, 1, 1), "q/README": "x"})))
     assert [m.split for m in members] == ["train", "valid", "test"]
     assert members[0].content == _question(0).encode() and "q/training/0000.question" in members[0].where
 
 
 @pytest.mark.skipif(LARGE is None, reason="DUOLN_DATA has no large novel cloze")
 def test_some_questions_of_the_real_large_set():
-    with closing(archive.members(LARGE / data.PLACES["novels-large"][0])) as members:
+    with closing(corpus.members(LARGE / data.PLACES["novels-large"][0])) as members:
         for member in islice(members, 300):
             question = parse(member.where, member.content)
             assert member.split in ("train", "valid", "test") and 150 <= len(question.passage) <= 700

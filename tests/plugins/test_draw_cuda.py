@@ -11,7 +11,7 @@ from duoln.kernels import source
 from duoln.plugins.draw import ops
 from duoln.plugins.draw.ops.cases import glimpse, glimpses, latent, latents
 from duoln.plugins.draw.ops.cuda import GLIMPSE, glimpse_on_cuda
-from duoln.plugins.draw.ops.fused_latent import latent_on_cuda
+from duoln.plugins.draw.ops.latent import latent_on_cuda
 from duoln.tasks.registry import Registry
 from duoln.testing import selftest
 from duoln.testing.closeness import check_close, tolerance

@@ -148,7 +148,7 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     assert corpus.sets["dev"][1].symbols == tuple("one") and corpus.sets["dev"][1].length == 450
     assert np.array_equal(corpus.sets["dev"][1].read() * 2 ** 15, TONE[:450])
     assert read("auto", tmp_path / "nowhere").dataset.provenance == "synthetic"
-    check_error(DataMissingError, lambda: read("digits", tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
+    check_error(DataMissingError, lambda: read("digits", tmp_path / "nowhere"), "fsdd_train.npz")
 
 
 def _no_unicode(words):

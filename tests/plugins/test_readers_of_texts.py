@@ -6,7 +6,7 @@ import pytest
 
 from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError
-from duoln.plugins.attentive_reader import archive
+from duoln.plugins.attentive_reader.corpus import members
 from duoln.plugins.handwriting import iam
 from duoln.plugins.las import timit
 from duoln.plugins.order_embeddings import flickr8k
@@ -60,4 +60,4 @@ def test_files_that_macos_adds_are_passed_over(tmp_path):
         path = tmp_path / "training" / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content if name[0] == "a" else b"\x00\x05\x16\x07")
-    assert [member.split for member in archive.members(tmp_path)] == ["train"]
+    assert [member.split for member in members(tmp_path)] == ["train"]

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from duoln.cli import main
 from duoln.errors import DataError, DivergedError
-from duoln.plugins.skip_thoughts import classify, figures, judging, relatedness, sets, table
+from duoln.plugins.skip_thoughts import classify, judging, relatedness, sets, table
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.testing import check_error
 
@@ -30,13 +30,13 @@ def test_correlations_are_scipys(count, kind):
         x = x * 1e-160
     elif kind == "shifted":
         y = x + 1e6
-    assert figures.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
-    assert figures.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
+    assert relatedness.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
+    assert relatedness.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
 
 
 def test_correlations_at_the_edge():
-    assert figures.pearson(np.ones(5), np.arange(5.0)) == 0.0 == figures.spearman(np.arange(5.0), np.ones(5))
-    assert figures.pearson(np.arange(3.0), -np.arange(3.0)) == -1.0
+    assert relatedness.pearson(np.ones(5), np.arange(5.0)) == 0.0 == relatedness.spearman(np.arange(5.0), np.ones(5))
+    assert relatedness.pearson(np.arange(3.0), -np.arange(3.0)) == -1.0
 
 
 # SICK ---------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_softmax_regression_is_that_of_torch():
 
 def test_rounds_end_where_the_correlation_is_none(monkeypatch):
     u, v, scores, parts = _pairs(40, noise=1.0)
-    monkeypatch.setattr(figures, "pearson", lambda x, y: np.nan)
+    monkeypatch.setattr(relatedness, "pearson", lambda x, y: np.nan)
     assert relatedness.judge(u, v, scores, parts, 0, (1, 32)).rounds == 0
 
 

@@ -138,9 +138,8 @@ def test_evaluated_windows_stand_evenly_apart_and_share_no_prediction(length, co
 
 def test_wrong_settings_are_refused():
     for name, value in (("length", 0), ("batch_size", 0), ("updates", -1), ("windows", 0)):
-        settings = {"length": 8, "batch_size": 2, "updates": 2, "windows": 2} | {name: value}
-        check_error(UsageError, lambda settings=settings: data.splits("made", None, seed=0, **settings), name, f"found {value}")
-    check_error(DataError, lambda: data.splits("made", None, 99_999, 2, 2, 2, 0), "99999 characters", "for train")
+        check_error(UsageError, lambda wrong={name: value}: TASK.data(make_config(TASK, "pre", "smoke", wrong)), name, f"found {value}")
+    check_error(DataError, lambda: TASK.data(make_config(TASK, "pre", "smoke", {"length": 99_999})), "99999 characters", "for train")
 
 
 def test_the_splits_of_a_task():
