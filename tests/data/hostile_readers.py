@@ -283,7 +283,7 @@ READERS = {
     "a model's checkpoint": Reader(hostile_runs.read_model, [hostile_runs.saved(), hostile_runs.saved(4, best=None)], MODEL, _STEP,
                                    {"config.json": hostile_runs.config()}),
     "a run resumed": Reader(hostile_runs.resume, [hostile_runs.saved(), hostile_runs.saved(12, worse=2)], RUN),
-    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, ["a01-000u", "b02", "c03", "d04"]),
+    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, {"a01-000u", "b02", "c03", "d04"}),
                                       [b"a01-000u\n", b"a01-000u\ne05\n"], DATA, "testset_v.txt",
                                       {"trainset.txt": b"c03", "testset_t.txt": b"b02", "testset_f.txt": b"d04"}),
     "record (JSON)": Reader(schema.load, [_MEASURED, _CONFIG], RECORD),
