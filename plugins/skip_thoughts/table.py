@@ -65,7 +65,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         classify.check_library()
     cfg, model = trained.config, trained.model
     assert isinstance(model, SkipThoughts)
-    dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share)
+    dataset, corpus, _, _ = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share)
     tests = sets.load(names, dataset.provenance == "synthetic", cfg.lower_case)
     table = trained.params["embedding"]["table"]
     words, rows = list(corpus.words), [table.numpy()]

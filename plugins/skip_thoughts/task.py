@@ -97,9 +97,8 @@ class SkipThoughtsTask(Task):
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
         if cfg.judge != "none":
             classify.check_library()
-        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share, root)
-        held_out = data.load_held_out(cfg.source, cfg.corpus, cfg.lower_case, corpus, root)
-        why = data.why_made(cfg.source, cfg.corpus, root)
+        dataset, corpus, held_out, why = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share,
+                                                   root)
         with suited_to(cfg.source, why):
             splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
                                  cfg.seed, cfg.filtering, cfg.valid_triplets)

@@ -48,7 +48,7 @@ def test_the_largest_corpus_that_is_there(novels100):
     _write(novels100, "novels.txt.gz", _book("Small", "ab"))
 
     def name(source):
-        return data.load_corpus(source, None, 50, True, 0.02, novels100)[0].name
+        return data.load(source, None, 50, True, 0.02, novels100)[0].name
 
     assert name("auto") == name("novels100") == "novels100, 12 sentences" and name("novels") == "novels, 2 sentences"
     check_error(DataMissingError, lambda: name("bookcorpus"), "books/bookcorpus.txt.gz", "--set corpus=FILE")
@@ -57,8 +57,7 @@ def test_the_largest_corpus_that_is_there(novels100):
 
 
 def test_held_out_books_are_for_validation_alone(novels100):
-    dataset, corpus = data.load_corpus("novels100", None, 50, True, 0.02, novels100)
-    held_out = data.load_held_out("novels100", None, True, corpus, novels100)
+    dataset, corpus, held_out, _ = data.load("novels100", None, 50, True, 0.02, novels100)
     train, valid = data.parts(corpus, held_out, 9, 0.5)
     assert dataset.provenance == "substitute"
     assert _words_of(train) == [[*f"{book} says {letter} now .".split()] for book, letters in
@@ -71,8 +70,7 @@ def test_held_out_books_are_for_validation_alone(novels100):
 def test_a_text_of_ones_own_has_no_held_out_books(novels100):
     path = _write(novels100, "mine.txt.gz", _book("Mine", "abcdefghij"))
     for source, text in (("novels100", str(path)), ("made", None)):
-        corpus = data.load_corpus(source, text, 50, True, 0.02, novels100)[1]
-        assert data.load_held_out(source, text, True, corpus, novels100) is None
+        assert data.load(source, text, 50, True, 0.02, novels100).held_out is None
 
 
 def test_held_out_books_that_are_missing_or_damaged(novels100):
