@@ -100,4 +100,4 @@ class DrawTask(Task):
         return sampling.draw_pictures(trained, options, out)
 
     def evaluate(self, trained: Trained, options: evaluation.Options, say: Callable[[str], None]) -> Findings:
-        return evaluation.findings(trained, options, say)
+        return evaluation.findings(trained, say)

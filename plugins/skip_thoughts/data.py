@@ -172,8 +172,10 @@ def load(source: Source, path: str | None, words: int, lower_case: bool, valid_s
     if words <= FIRST:
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
-    files, why = ([in_home(path)], "") if path is not None and source != "made" else original_or_made(
-        source, partial(_find, source, root), list)
+    if path is not None and source != "made":
+        files, why = [in_home(path)], ""
+    else:
+        files, why = original_or_made(source, partial(_find, source, root), list[Path])
     if not files:
         dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
         corpus = make_corpus(dataset.name, books, lower_case, valid_share=valid_share)
