@@ -79,8 +79,8 @@ def _find(cfg: Any, cut: Cut, root: Path | None) -> Callable[[], tuple[Dataset, 
     """The function that reads the corpus of a source; "auto" is the first that is there."""
     names = AUTO if cfg.source == "auto" else (cfg.source,)
     name_of = {place: name for name in names for place in PLACES[name]}
-    found = first_there({place: (place,) for place in name_of}, tuple(name_of), root,
+    first = first_there({place: (place,) for place in name_of}, tuple(name_of), root,
                         "put the questions there (CNN's: https://cs.nyu.edu/~kcho/DMQA), or name a folder or tar of "
                         "them with --set corpus=PATH; --preset small does without CNN's")
-    path, dataset = found.files[0], DATASETS[name_of[found.name]]
+    path, dataset = first.files[0], DATASETS[name_of[first.name]]
     return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)

@@ -133,11 +133,11 @@ def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Co
     readers: dict[str, Callable[[Path], Corpus]] = {
         "coco": partial(coco.read, width=image_size), "flickr8k": partial(_photographs, image_size=image_size),
         "flickr8k-captions": partial(caption_features.read, width=image_size)}
-    found = first_there(PLACES, AUTO if source == "auto" else (source,), root,
+    first = first_there(PLACES, AUTO if source == "auto" else (source,), root,
                         "COCO's captions and features were given out as "
                         "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a "
                         "corpus; --preset small does without")
-    return partial(readers[found.name], found.home)
+    return partial(readers[first.name], first.home)
 
 
 def _made(image_size: int) -> Corpus:

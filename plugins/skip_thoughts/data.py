@@ -193,10 +193,10 @@ def load(source: Source, path: str | None, words: int, lower_case: bool, valid_s
 
 
 def _find(source: Source, root: Path | None) -> Callable[[], list[Path]]:
-    found = first_there(PLACES, tuple(PLACES) if source == "auto" else (source,), root,
+    first = first_there(PLACES, tuple(PLACES) if source == "auto" else (source,), root,
                         "put the text there (BookCorpus is no longer distributed), or name any plain text with --set "
                         "corpus=FILE; --preset small does without BookCorpus")
-    return lambda: found.files
+    return lambda: first.files
 
 
 def unknown_words(corpus: Corpus, held_out: Corpus | None, judged: Mapping[str, Batch], where: object) -> str:

@@ -11,7 +11,7 @@ from duoln.errors import ShapeError
 from duoln.extend import native
 from duoln.kernels.native import processor
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
-from duoln.plugins.draw.ops.cpu import write_then_read_compiled
+from duoln.plugins.draw.ops.glimpse import write_then_read_compiled
 from duoln.plugins.draw.ops.latent import latent_compiled
 from duoln.runtime import to_tensors
 from duoln.testing import check_error, check_rule

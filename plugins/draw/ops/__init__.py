@@ -2,9 +2,8 @@
 
 from duoln.extend import register
 from duoln.plugins.draw.ops import cases
-from duoln.plugins.draw.ops.cpu import write_then_read_compiled
 from duoln.plugins.draw.ops.cuda import glimpse_on_cuda
-from duoln.plugins.draw.ops.glimpse import split_look, write_then_read
+from duoln.plugins.draw.ops.glimpse import split_look, write_then_read, write_then_read_compiled
 from duoln.plugins.draw.ops.grid import LIMIT, WHERE, filterbank, read_patches, write_patch
 from duoln.plugins.draw.ops.latent import gaussian_latent, latent_compiled, latent_on_cuda
 
