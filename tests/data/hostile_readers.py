@@ -234,8 +234,6 @@ READERS = {
     "IDX": Reader(read_idx, [_idx(3, 4), _idx(2, 5, 6), _idx(7)], DATA),
     "IDX, gzip": Reader(read_idx, [gzip.compress(_idx(3, 4)), gzip.compress(_idx(2, 5, 6))], (DataError,), mutate=_gzip),
     "packed images (npz)": Reader(draw.read_packed, [_packed(2), _packed(3, save=np.savez)], (DataError,), mutate=_zip),
-    "images (CIFAR-10 binary)": Reader(_short(lambda p: cifar.parse_batch(str(p), p.read_bytes())),
-                                       [_RECORD, bytes([9]) + _RECORD[1:]], DATA),
     "images (CIFAR-10 archive)": Reader(_short(cifar.read_archive), [_archive(1), _archive(9)], (DataError,), mutate=_gzip),
     "images (CIFAR-10, npz)": Reader(cifar.read_subset, [_subset(2), _subset(3)], (DataError,), mutate=_zip),
     "images as text (amat)": Reader(draw.read_text, [_amat(1), _amat(3)], DATA),
