@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from duoln.errors import DataError, DataFormatError, DtypeError, UsageError
 
 _MOST_BYTES = 1 << 25
 """A text takes up to four bytes a character, and its lines are made again."""
+_TITLE, _LONGEST_PARAGRAPH = "###", 1 << 22
+"""The bytes of a paragraph; some copies of BookCorpus have a book a line."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MOST_UNKNOWN = 0.5
 """The largest share of unknown words in a text. The 100 most frequent words of English are about half of any text, so a
@@ -75,6 +78,29 @@ def _lines(path: Path, most: int, longest: int, encoding: str) -> Iterator[tuple
         while line := _line(path, file, number + 1, longest):
             number += 1
             yield number, _decoded(f"{path}: line {number}", line, encoding, number == 1).rstrip("\r\n")
+
+
+def read_books(path: Path, most: int) -> Iterator[Iterator[str]]:
+    """The books of a plain text, each as its paragraphs (a line each), which are read as they are asked for.
+
+    A book begins after a line that starts with `###`; a text without such lines is one book. Empty lines are left out.
+
+    Args:
+        path: the file.
+        most: the most bytes that it may have, unpacked.
+
+    Raises:
+        DataMissingError, DataError, DataFormatError: as `read_lines`.
+    """
+    titles = 0
+
+    def book_of(line: str) -> int:
+        nonlocal titles
+        titles += line.startswith(_TITLE)
+        return titles
+
+    for _, lines in groupby((line for _, line in read_lines(path, most, _LONGEST_PARAGRAPH)), book_of):
+        yield (line for line in lines if line.strip() and not line.startswith(_TITLE))
 
 
 def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:

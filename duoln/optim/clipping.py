@@ -40,7 +40,7 @@ class ScaleByNorm:
 def clip_global_norm(limit: float) -> Clip:
     """Scale all gradients by one number, so that their common norm is at most `limit` (Pascanu et al. 2013)."""
     _check_limit("clip_global_norm", limit)
-    return scale_by_norm(_Shrink(limit))
+    return scale_by_norm(Shrink(limit))
 
 
 def scale_by_norm(scale_of: Callable[[Tensor], Tensor]) -> Clip:
@@ -57,13 +57,13 @@ def clip_each_norm(limit: float) -> Clip:
 def clip_value(limit: float) -> Clip:
     """Clip each entry of each gradient to -limit .. limit."""
     _check_limit("clip_value", limit)
-    return _ClipValue(limit)
+    return ClipValue(limit)
 
 
 # These are classes, not closures, so that an optimizer can be pickled, and equals its copy.
 
 @dataclass(frozen=True)
-class _Shrink:
+class Shrink:
     """The number by which gradients of a norm are multiplied, so that their norm is at most `limit`."""
 
     limit: float
@@ -77,11 +77,13 @@ class _ClipEachNorm:
     limit: float
 
     def __call__(self, gradients: Params) -> Params:
-        return tree.map(lambda g: g * _Shrink(self.limit)(ops.vector_norm(g)), gradients)
+        return tree.map(lambda g: g * Shrink(self.limit)(ops.vector_norm(g)), gradients)
 
 
 @dataclass(frozen=True)
-class _ClipValue:
+class ClipValue:
+    """Each entry of each gradient clipped to -limit .. limit."""
+
     limit: float
 
     def __call__(self, gradients: Params) -> Params:

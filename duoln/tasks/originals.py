@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from duoln.data.files import packed_or_not, search_folders
 from duoln.errors import DataError, DataMissingError, UsageError
@@ -41,6 +41,34 @@ def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
         raise DataError(f"{partial[0]}: missing, but {partial[1]} is there; expected {', '.join(names)}, all below one "
                         "folder: add what is missing, or remove the rest")
     return None
+
+
+class Found(NamedTuple):
+    """A corpus that is there."""
+
+    name: str
+    home: Path
+    """The data folder."""
+    files: list[Path]
+
+
+def first_there(places: Mapping[str, Sequence[str]], names: Sequence[str], root: Path | None, advice: str) -> Found:
+    """The first of some corpora whose files are there.
+
+    Args:
+        places: the files of each corpus below a data folder.
+        names: the corpora, in the order in which they are looked for.
+        root: a folder that is searched before the others.
+        advice: what to do if none is there.
+
+    Raises:
+        DataMissingError: none is there. DataError: one is there in part.
+    """
+    for name in names:
+        files = locate(places[name], root)
+        if files is not None:
+            return Found(name, files[0].parents[len(Path(places[name][0]).parts) - 1], files)
+    raise absent([file for name in names for file in places[name][:1]], root, advice)
 
 
 def absent(names: Sequence[str], root: Path | None, advice: str) -> DataMissingError:

@@ -83,11 +83,17 @@ def check_preset(task: Task, preset: str | None) -> None:
 
 def check_config(task: Task, variant: str, cfg: Config) -> None:
     """Raises UsageError for a seed or a number of epochs, examples or evaluations that no run can have."""
-    for key, least in (("seed", 0), ("epochs", 0), ("batch_size", 1), ("evaluate_every", 0), ("patience", 0)):
-        if getattr(cfg, key) < least:
-            raise UsageError(f"[{task.name} {variant}] expected {key} of at least {least}, found {getattr(cfg, key)}")
+    check_least(f"{task.name} {variant}", cfg, seed=0, epochs=0, batch_size=1, evaluate_every=0, patience=0)
     if cfg.seed > LARGEST_SEED:
         raise UsageError(f"[{task.name} {variant}] expected a seed of at most 2^64 - 1, found {cfg.seed}")
+
+
+def check_least(name: str, cfg: Config, **least: int) -> None:
+    """Raises UsageError for a setting that is below its least value; one that is None is not."""
+    for key, lowest in least.items():
+        value = getattr(cfg, key)
+        if value is not None and value < lowest:
+            raise UsageError(f"[{name}] expected {key} of at least {lowest}, found {value}")
 
 
 def _configured(task: Task, values: Mapping[str, Any]) -> Config:

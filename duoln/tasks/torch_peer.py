@@ -1,11 +1,12 @@
-"""Parts that the PyTorch peers of tasks share: Adam, the training step, and our arrays as PyTorch's.
+"""Parts that the PyTorch peers of tasks share: our parameters as PyTorch's layers, and the training step.
 
-Every function is given the module `torch`, which only a task's `peer_torch` imports.
+A peer is left with its network and its loss. Every function is given the module `torch`, which only a task's
+`peer_torch` imports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
 
@@ -13,38 +14,65 @@ import numpy as np
 
 from duoln.data import Batch
 from duoln.nn import Params
-from duoln.tasks.task import Config, Peer
+from duoln.optim import Adam, Optimizer
+from duoln.optim.clipping import ClipValue, ScaleByNorm, Shrink
+from duoln.tasks.task import Peer
 
 
-def adam(torch: Any, model: Any, cfg: Config, fused: bool = False, eps: float = 1e-8) -> Any:
-    """PyTorch's default Adam, or its fused one, for all parameters of a model."""
-    return torch.optim.Adam(model.parameters(), lr=cfg.learning_rate, eps=eps, fused=fused or None)
-
-
-def training_step(torch: Any, optimizer: Any, loss_of: Callable[[dict[str, Any]], Any],
-                  before_update: Callable[[int], object] | None = None) -> Peer:
-    """A step of a model, `step(batch) -> loss`, and the facts about the library. Batches go to the device that is
-    PyTorch's default now; where the model makes tensors itself, it makes them beside those it was given.
+def training_step(torch: Any, model: Any, optimizer: Optimizer, loss_of: Callable[[dict[str, Any]], Any],
+                  fused: bool = False, clip: Callable[[], object] | None = None) -> Peer:
+    """A step of a model, `step(batch) -> loss`, by PyTorch's Adam, and the facts about the library. Batches go to the
+    device that is PyTorch's default now; where the model makes tensors itself, it makes them beside those it was given.
 
     Args:
         torch: the module.
-        optimizer: updates the model's parameters.
+        model: has the parameters.
+        optimizer: the task's, an Adam: its rates, coefficients and bound on the gradients are taken over.
         loss_of: from a batch of tensors to the loss.
-        before_update: clips the gradients or sets the rate; it is given the number of updates that came before.
+        fused: PyTorch's fused Adam in the place of its default one.
+        clip: bounds the gradients, where the optimizer's bound is neither of `clip_value` nor of `clip_global_norm`.
     """
+    assert isinstance(optimizer, Adam)
     updates, device = count(), torch.get_default_device()
+    adam = torch.optim.Adam(model.parameters(), lr=optimizer.rate_at(0), betas=(optimizer.beta1, optimizer.beta2),
+                            eps=optimizer.eps, fused=fused or None)
+    varies = callable(optimizer.learning_rate) or optimizer.bias_correction == "kiros2015"
+    if clip is None:
+        clip = _clip(torch.nn.utils, list(model.parameters()), optimizer.clip)
 
     def step(batch: Batch) -> float:
         loss = loss_of(_tensors(torch, batch, device))
-        optimizer.zero_grad()
+        adam.zero_grad()
         loss.backward()
-        if before_update is not None:
-            before_update(next(updates))
-        optimizer.step()
+        clip()
+        if varies:
+            adam.param_groups[0].update(_rate(optimizer, next(updates)))
+        adam.step()
         return float(loss.item())
 
     return step, {"library": f"torch {torch.__version__}", "threads": str(torch.get_num_threads()),
                   "device": str(device)}
+
+
+def _clip(utils: Any, weights: list[Any], bound: Any) -> Callable[[], object]:
+    """PyTorch's function of the same bound on the gradients."""
+    if isinstance(bound, ClipValue):
+        return lambda: utils.clip_grad_value_(weights, bound.limit)
+    if isinstance(bound, ScaleByNorm) and isinstance(bound.scale_of, Shrink):
+        limit = bound.scale_of.limit
+        return lambda: utils.clip_grad_norm_(weights, limit)
+    assert bound is None
+    return lambda: None
+
+
+def _rate(optimizer: Adam, update: int) -> dict[str, float]:
+    """The rate and epsilon with which PyTorch's Adam, whose correction is the standard one, makes our update."""
+    rate, t = optimizer.rate_at(update), update + 1
+    if optimizer.bias_correction == "standard":
+        return {"lr": rate}
+    first, second = 1 - optimizer.beta1 ** t, (1 - optimizer.beta2 ** t) ** 0.5
+    theirs = (1 - (1 - optimizer.beta2) ** t) ** 0.5 / (1 - (1 - optimizer.beta1) ** t)
+    return {"lr": rate * theirs * first / second, "eps": optimizer.eps / second}
 
 
 def _tensors(torch: Any, batch: Batch, device: Any) -> dict[str, Any]:
@@ -58,26 +86,56 @@ def parameter(torch: Any, values: np.ndarray) -> Any:
     return torch.nn.Parameter(torch.from_numpy(values.copy()).to(torch.get_default_device()))
 
 
-def linear(torch: Any, weight: np.ndarray, bias: np.ndarray | None = None) -> Any:
-    """A linear layer; our weight is (in, out), and PyTorch's (out, in)."""
-    layer = torch.nn.Linear(*weight.shape, bias=bias is not None)
-    layer.weight = parameter(torch, weight.T)
+def layers(torch: Any, params: Params) -> Any:
+    """A tree of our parameters as PyTorch's modules, each with the names that it has in the tree.
+
+    What holds `w_x` is an LSTM's or a GRU's cell, `table` an embedding, `weight` or `direction` a linear layer or a
+    convolution without padding, and `gain` a layer norm, or without a bias an RMS norm. Other arrays are parameters.
+    """
+    if "w_x" in params:
+        weight = params["w_h"]["direction"] if isinstance(params["w_h"], dict) else params["w_h"]
+        return (gru if weight.shape[1] == 3 * len(weight) else lstm_cell)(torch, params)
+    if "table" in params:
+        return torch.nn.Embedding.from_pretrained(parameter(torch, params["table"]), freeze=False)
+    if "weight" in params or "direction" in params:
+        return linear(torch, params.get("weight", params), params.get("bias"))
+    if params.keys() <= {"gain", "bias"}:
+        return _with(torch, (torch.nn.LayerNorm if "bias" in params else torch.nn.RMSNorm)(len(params["gain"]), 1e-5),
+                     params["gain"], params.get("bias"))
+    module = torch.nn.Module()
+    for name, value in params.items():
+        setattr(module, name, layers(torch, value) if isinstance(value, dict) else parameter(torch, value))
+    return module
+
+
+def _with(torch: Any, layer: Any, weight: np.ndarray, bias: np.ndarray | None) -> Any:
+    layer.weight = parameter(torch, weight)
     if bias is not None:
         layer.bias = parameter(torch, bias)
     return layer
 
 
-def cell_norm(torch: Any, cell: Params, side: str, part: slice = slice(None)) -> Any:
+def linear(torch: Any, weight: np.ndarray | Params, bias: np.ndarray | None = None) -> Any:
+    """A linear layer, or a convolution; our weight is (..., in, out), and PyTorch's (out, in, ...).
+
+    Weight norm has our direction and gain in the place of a weight.
+    """
+    if isinstance(weight, dict):
+        return torch.nn.utils.parametrizations.weight_norm(linear(torch, weight["direction"], bias))
+    *size, n_in, n_out = weight.shape
+    layer = (torch.nn.Conv2d(n_in, n_out, tuple(size), bias=bias is not None) if size else
+             torch.nn.Linear(n_in, n_out, bias=bias is not None))
+    return _with(torch, layer, np.moveaxis(weight, (-1, -2), (0, 1)), bias)
+
+
+def _cell_norm(torch: Any, cell: Params, side: str, part: slice = slice(None)) -> Any:
     """The layer norm of a `side` ("x", "h" or "c") of a recurrent cell, or of a part of its units.
 
     Of a cell that has no such norm it is the identity.
     """
     if f"gain_{side}" not in cell:
         return torch.nn.Identity()
-    gain = cell[f"gain_{side}"][part]
-    layer = torch.nn.LayerNorm(len(gain))
-    layer.weight, layer.bias = parameter(torch, gain), parameter(torch, cell[f"bias_{side}"][part])
-    return layer
+    return layers(torch, {name: cell[f"{name}_{side}"][part] for name in ("gain", "bias")})
 
 
 def lstm_cell(torch: Any, params: Params) -> Any:
@@ -90,7 +148,7 @@ def lstm_cell(torch: Any, params: Params) -> Any:
             super().__init__()
             self.of_x, self.of_h = linear(torch, params["w_x"]), linear(torch, params["w_h"])
             self.bias = parameter(torch, params["bias"])
-            self.norm_x, self.norm_h, self.norm_c = (cell_norm(torch, params, side) for side in "xhc")
+            self.norm_x, self.norm_h, self.norm_c = (_cell_norm(torch, params, side) for side in "xhc")
 
         def side(self, x: Any) -> Any:
             return self.norm_x(self.of_x(x)) + self.bias
@@ -103,7 +161,45 @@ def lstm_cell(torch: Any, params: Params) -> Any:
     return Cell()
 
 
-def plain_gru(torch: Any, params: Params) -> Any:
+def walk(torch: Any, cell: Any, sides: Iterable[Any], mask: Any, h: Any) -> list[Any]:
+    """The states of an LSTM cell step by step, from `h` and a cell of 0; where `mask` (T, B, 1) is not, they stay."""
+    c, states = torch.zeros_like(h), []
+    for side, real in zip(sides, mask, strict=True):
+        new_h, new_c = cell(side, h, c)
+        h, c = torch.where(real, new_h, h), torch.where(real, new_c, c)
+        states.append(h)
+    return states
+
+
+def gru(torch: Any, params: Params) -> Any:
+    """A GRU, `gru(x, h)` -> the states: `nn.GRU`, or with norms a loop over time, the input's side before it."""
+    size = len(params["w_h"])
+    if "gain_h" not in params:
+        return _plain_gru(torch, params)
+
+    class Normed(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.of_x, self.of_h = linear(torch, params["w_x"], params["bias"]), linear(torch, params["w_h"])
+            self.norms = torch.nn.ModuleList([_cell_norm(torch, params, side, part) for side in "xh"
+                                              for part in (slice(0, 2 * size), slice(2 * size, None))])
+
+        def forward(self, x: Any, h: Any) -> Any:
+            gates_x, new_x = self.of_x(x).split((2 * size, size), dim=-1)
+            gates_x, new_x = self.norms[0](gates_x), self.norms[1](new_x)
+            states = []
+            for t in range(len(x)):
+                gates_h, new_h = self.of_h(h).split((2 * size, size), dim=-1)
+                update, reset = torch.sigmoid(gates_x[t] + self.norms[2](gates_h)).chunk(2, dim=-1)
+                new = torch.tanh(new_x[t] + reset * self.norms[3](new_h))
+                h = h + update * (new - h)
+                states.append(h)
+            return torch.stack(states)
+
+    return Normed()
+
+
+def _plain_gru(torch: Any, params: Params) -> Any:
     """PyTorch's GRU with our weights: its gates are reset, update, candidate, and its update gate is one less ours.
 
     It has one bias, as ours: PyTorch's second one would be trained as well.
@@ -112,14 +208,19 @@ def plain_gru(torch: Any, params: Params) -> Any:
         z, r, n = np.split(a, 3, axis=-1)
         return np.concatenate((r, -z, n), axis=-1)
 
-    gru = torch.nn.GRU(*params["w_x"].shape[:1], params["w_h"].shape[0])
-    gru.weight_ih_l0 = parameter(torch, reset_first(params["w_x"]).T)
-    gru.weight_hh_l0 = parameter(torch, reset_first(params["w_h"]).T)
-    gru.bias_ih_l0 = parameter(torch, reset_first(params["bias"]))
-    gru.bias_hh_l0 = parameter(torch, np.zeros_like(params["bias"])).requires_grad_(False)
-    return gru
+    class Plain(torch.nn.GRU):  # type: ignore[misc]
+        def forward(self, x: Any, h: Any) -> Any:
+            return super().forward(x, h[None])[0]
+
+    rows = Plain(*params["w_x"].shape[:1], params["w_h"].shape[0])
+    rows.weight_ih_l0 = parameter(torch, reset_first(params["w_x"]).T)
+    rows.weight_hh_l0 = parameter(torch, reset_first(params["w_h"]).T)
+    rows.bias_ih_l0 = parameter(torch, reset_first(params["bias"]))
+    rows.bias_hh_l0 = parameter(torch, np.zeros_like(params["bias"])).requires_grad_(False)
+    return rows
 
 
-def embedding(torch: Any, table: np.ndarray) -> Any:
-    """A table of vectors, which is trained."""
-    return torch.nn.Embedding.from_pretrained(parameter(torch, table), freeze=False)
+def last_states(torch: Any, states: Any, mask: Any) -> Any:
+    """Of states (T, B, H) the one at the end of each row's mask (T, B); 0 where a row has none."""
+    last = (mask.sum(0) - 1).clamp(min=0)
+    return states[last, torch.arange(states.shape[1], device=states.device)] * mask.any(0)[:, None]

@@ -13,7 +13,7 @@ from duoln.errors import UsageError
 from duoln.plugins.attentive_reader.corpus import Ragged, Split
 from duoln.plugins.attentive_reader.vocabulary import NIL
 
-Order = Literal["sequential", "shuffled", "by-length"]
+Order = Literal["sequential", "by-length"]
 LastBatch = Literal["dropped", "kept"]
 
 _POOL = 8
@@ -99,8 +99,6 @@ class Training:
             return np.arange(count).reshape(-1, self.batch_size)
         rng = Stream(self.seed, "batches", epoch)
         rows = rng.permutation(len(self.split.answers))[:count]
-        if self.order == "shuffled":
-            return rows.reshape(-1, self.batch_size)
         lengths, pool = self.split.passages.lengths, _POOL * self.batch_size
         pools = [rows[i:i + pool] for i in range(0, count, pool)]
         sorted_rows = np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in pools])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from duoln.data.bounded import most_unpacked
-from duoln.errors import DataFormatError
-from duoln.plugins.attentive_reader import archive
+from duoln.data import read_tar
+from duoln.data.bounded import most_unpacked, read_whole
+from duoln.data.files import visible
+from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.attentive_reader.questions import (
     Question,
     most_frequent_entity,
@@ -28,6 +29,15 @@ _MOST_WORDS = 1 << 30
 `within` makes many words of few."""
 _MOST_DIFFERENT = 1 << 21
 """Different words; CNN has some 120,000."""
+
+
+SPLITS = {"training": "train", "validation": "valid", "test": "test"}
+"""The folders of the distribution, and their names here."""
+_ENDING = ".question"
+_MAX_QUESTION = 1 << 17
+"""Bytes of a question; those of CNN have some 4,000."""
+_MAX_BYTES = 1 << 33
+"""The largest size of an archive, unpacked; CNN's unpacks to some 2 thousand million bytes."""
 
 
 class Cut(NamedTuple):
@@ -148,6 +158,44 @@ class Collector:
         return self._numbers.setdefault(word, len(self._numbers))
 
 
+class Member(NamedTuple):
+    """One file: the split that it belongs to, where it is for a message, and its bytes."""
+
+    split: str
+    where: str
+    content: bytes
+
+
+def members(path: Path) -> Iterator[Member]:
+    """The question files of a folder, in order of their names, or of a tar archive (gzip or not), in its order.
+
+    Raises:
+        DataMissingError: the path does not exist, or it holds no question file.
+        DataError: a file cannot be read.
+        DataFormatError: a truncated or damaged archive, a member whose path leads out of it, a link or device, a
+            question that is too large or in none of the folders training, validation and test.
+    """
+    if not path.exists():
+        raise DataMissingError(f"{path}: expected a folder or tar archive of {_ENDING} files, found nothing there")
+    if path.is_dir():
+        for file in visible(path.rglob(f"*{_ENDING}")):
+            content = read_whole(file, _MAX_QUESTION, "question")
+            yield Member(_split(file, PurePosixPath(file.relative_to(path).as_posix())), str(file), content)
+    else:
+        for place, where, content in read_tar(path, _MAX_BYTES, _MAX_QUESTION, _wanted):
+            yield Member(_split(where, place), where, content)
+
+
+def _wanted(place: PurePosixPath) -> bool:
+    return place.suffix == _ENDING and not place.name.startswith(".")  # macOS puts ._NAME beside each NAME
+
+
+def _split(where: object, place: PurePosixPath) -> str:
+    if place.parent.name not in SPLITS:
+        raise DataFormatError(where, 0, f"a question in a folder {', '.join(SPLITS)}", f"it in '{place.parent}'")
+    return SPLITS[place.parent.name]
+
+
 def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
     """The questions of a folder or tar archive as Hermann et al. distribute them.
 
@@ -157,19 +205,19 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
         within_from: train also on questions that training passages answer by themselves, see `questions.within`.
 
     Raises:
-        DataError: see `archive.members`. DataFormatError: see `questions.parse`; also no training or validation set.
+        DataError: see `members`. DataFormatError: see `questions.parse`; also no training or validation set.
     """
     size = 0 if path.is_dir() or not path.exists() else path.stat().st_size
     collector = Collector(cut, path, most_unpacked(size, _MOST_WORDS) if size else _MOST_WORDS)
-    for member in archive.members(path):
+    for member in members(path):
         question = parse(member.where, member.content)
         collector.add(member.split, member.where, question)
         if within_from is not None and member.split == "train":
             for k, made in enumerate(within(question.passage, within_from)):
                 collector.add("train", f"{member.where} {k:04d}", made)
     corpus = collector.corpus()
-    for folder, split in archive.SPLITS.items():
+    for folder, split in SPLITS.items():
         if split not in corpus.splits and split != "test":
-            raise DataFormatError(path, 0, f"questions in {' and '.join(archive.SPLITS)} (test may be missing)",
+            raise DataFormatError(path, 0, f"questions in {' and '.join(SPLITS)} (test may be missing)",
                                   f"none in {folder}")
     return corpus

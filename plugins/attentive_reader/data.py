@@ -10,24 +10,24 @@ from typing import Any, Literal
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import corpus, made, vocabulary
 from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
-from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Ragged, Split
+from duoln.plugins.attentive_reader.corpus import Corpus, Cut, Split
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import absent, in_home, locate, original_or_made, suited_to
+from duoln.tasks.originals import first_there, in_home, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
-Source = Literal["auto", "cnn", "novels", "novels-large", "record", "made"]
+Source = Literal["auto", "cnn", "novels", "novels-large", "made"]
 
 PLACES: dict[str, tuple[str, ...]] = {
     "cnn": ("cloze/cnn.tgz", "cloze/cnn.tar.gz", "cloze/cnn.tar", "cloze/cnn"),
     "novels": ("cloze/novel_cloze_questions.tar.gz",),
     "novels-large": ("cloze/novel_cloze_large.tar.gz",),
-    "record": ("cloze/record_questions_sample.tar.gz",),
 }
 """The places of each corpus below a data folder."""
-AUTO = ("cnn", "novels", "record")
+AUTO = ("cnn", "novels")
 """The order in which "auto" looks. The large cloze set needs a larger table, and so has to be asked for."""
 DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("novel cloze", "substitute"),
             "novels-large": Dataset("novel cloze, large", "substitute"),
-            "record": Dataset("ReCoRD sample", "substitute"), "made": Dataset("made questions", "synthetic")}
+            "made": Dataset("made questions", "synthetic")}
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
@@ -40,24 +40,18 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         DataError: a file is damaged, or there are more words than the table has rows.
         UsageError: settings out of range.
     """
-    for name, least in (("sentences", 1), ("window", 0), ("within_from", 1), ("pad_multiple", 1), ("min_count", 1),
-                        ("questions", 1), ("table", vocabulary.SPECIAL + 1), ("evaluate_questions", 1)):
-        value = getattr(cfg, name)
-        if value is not None and value < least:
-            raise UsageError(f"[attentive_reader] expected {name} of at least {least}, found {value}")
+    check_least("attentive_reader", cfg, sentences=1, window=0, within_from=1, pad_multiple=1, min_count=1,
+                table=vocabulary.SPECIAL + 1, evaluate_questions=1)
     (dataset, read_sets, where), why = _load(cfg, root)
-    words = (vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count) if cfg.vocabulary is None
-             else vocabulary.read_words(in_home(cfg.vocabulary), cfg.table))
+    words = vocabulary.count_words(read_sets, where, cfg.table, cfg.min_count)
     parts = vocabulary.encode(read_sets, words)
-    unknown = vocabulary.remark(parts, where if cfg.vocabulary is None else cfg.vocabulary)
+    unknown = vocabulary.remark(parts, where)
     with suited_to(cfg.source, why):
         return _splits(cfg, dataset, parts, words, (why, unknown))
 
 
 def _splits(cfg: Any, dataset: Dataset, parts: dict[str, Split], words: vocabulary.Vocabulary,
             remarks: Sequence[str]) -> Splits:
-    if cfg.questions is not None:
-        parts["train"] = _first(parts["train"], cfg.questions)
     dropout = None if cfg.dropout == "none" else Dropout(cfg.keep, cfg.width, cfg.hidden)
     train = Training(parts["train"], words.entities, words.rows, cfg.batch_size, cfg.seed, cfg.order, cfg.pad_multiple,
                      dropout)
@@ -72,14 +66,6 @@ def _splits(cfg: Any, dataset: Dataset, parts: dict[str, Split], words: vocabula
     return Splits(dataset, train, train.steps_per_epoch, evaluation, remarks)
 
 
-def _first(split: Split, count: int) -> Split:
-    if count > len(split.answers):
-        raise UsageError(f"[attentive_reader] expected questions between 1 and {len(split.answers)}, found {count}")
-    passages, questions = (Ragged(t.values[:t.ends[count]], t.ends[:count + 1])
-                           for t in (split.passages, split.questions))
-    return Split(passages, questions, split.answers[:count], split.most_frequent[:count])
-
-
 def _load(cfg: Any, root: Path | None) -> tuple[tuple[Dataset, Corpus, object], str]:
     cut = Cut(cfg.sentences, cfg.window, cfg.last_token)
     if cfg.corpus is not None:
@@ -92,12 +78,9 @@ def _load(cfg: Any, root: Path | None) -> tuple[tuple[Dataset, Corpus, object], 
 def _find(cfg: Any, cut: Cut, root: Path | None) -> Callable[[], tuple[Dataset, Corpus, object]]:
     """The function that reads the corpus of a source; "auto" is the first that is there."""
     names = AUTO if cfg.source == "auto" else (cfg.source,)
-    places = [(name, place) for name in names for place in PLACES[name]]
-    for name, place in places:
-        files = locate([place], root)
-        if files is not None:
-            path, dataset = files[0], DATASETS[name]
-            return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)
-    raise absent([place for _, place in places], root,
-                 "put the questions there (CNN's: https://cs.nyu.edu/~kcho/DMQA), or name a folder or tar of them with "
-                 "--set corpus=PATH; --preset small does without CNN's")
+    name_of = {place: name for name in names for place in PLACES[name]}
+    first = first_there({place: (place,) for place in name_of}, tuple(name_of), root,
+                        "put the questions there (CNN's: https://cs.nyu.edu/~kcho/DMQA), or name a folder or tar of "
+                        "them with --set corpus=PATH; --preset small does without CNN's")
+    path, dataset = first.files[0], DATASETS[name_of[first.name]]
+    return lambda: (dataset, corpus.read(path, cut, cfg.within_from), path)

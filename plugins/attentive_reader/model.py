@@ -12,7 +12,7 @@ from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.attentive_reader.start import Start, weights
 
-Norm = Literal["none", "layer", "layer-theano", "batch"]
+Norm = Literal["none", "layer-theano", "batch"]
 DropoutForm = Literal["paper", "inverted", "none"]
 Likelihood = Literal["paper", "exact"]
 

@@ -23,7 +23,7 @@ from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.task import Predict
 
-Clip = Literal["paper", "norm", "none"]
+Clip = Literal["paper", "norm"]
 FIGURE = Path(__file__).with_name("figure2.csv")
 """The curves of figure 2, read off the vector figure in which the baseline and batch norm were first published."""
 
@@ -44,8 +44,6 @@ class AttentiveReaderConfig(Config):
     """Rows of the table of words; the answer is one of all of them, or one class more."""
     min_count: int = 2
     """Least number of times that the training set must have a word that is known."""
-    vocabulary: str | None = None
-    """A file of words, one a line, in the place of those of the training set; none is the latter."""
     width: int = 240
     """Size of the word vectors."""
     hidden: int = 240
@@ -59,7 +57,7 @@ class AttentiveReaderConfig(Config):
     last_token: LastToken = "dropped"
     """The last token of every passage and question: read or dropped."""
     order: Order = "sequential"
-    """Order of the questions: as they stand, new in every epoch, or new with batches of like lengths."""
+    """Order of the questions: as they stand, or new in every epoch, in batches of like lengths."""
     last_batch: LastBatch = "dropped"
     """The last batch of an evaluation, where it is not full."""
     pad_multiple: int = 1
@@ -73,16 +71,14 @@ class AttentiveReaderConfig(Config):
     keep: float = 0.5
     """Chance that a value is kept by dropout."""
     clip: Clip = "paper"
-    """Bound on the norm of the gradients: that of the authors' code, the usual one, or none."""
+    """Bound on the norm of the gradients: that of the authors' code, or the usual one."""
     likelihood: Likelihood = "paper"
     """The loss: -log(p + 1e-8), or -log p."""
     source: data.Source = "auto"
-    """The questions: cnn is the original, novels, novels-large and record are substitutes, made is synthetic, auto is
-    the first of cnn, novels, record and made that is available."""
+    """The questions: cnn is the original, novels and novels-large are substitutes, made is synthetic, auto is the first
+    of cnn, novels and made that is available."""
     corpus: str | None = None
     """A folder or tar of questions of your own; none is what `source` names."""
-    questions: int | None = None
-    """Train on the first so many only; none is all."""
     evaluate_questions: int | None = 3_924
     """The number of training questions that are evaluated: as many as CNN's validation set has."""
 
@@ -157,9 +153,8 @@ class AttentiveReader(Task):
         return {"error": errors / count, "nll": nats / count, "most_frequent_error": frequent / count}
 
     def optimizer(self, cfg: AttentiveReaderConfig, updates: int) -> optim.Optimizer:
-        bounds = {"paper": clip_as_published, "norm": optim.clip_global_norm}
-        clip = None if cfg.clip == "none" else bounds[cfg.clip](LIMIT)
-        return optim.Adam(learning_rate=cfg.learning_rate, clip=clip, donate=True)
+        clip = clip_as_published if cfg.clip == "paper" else optim.clip_global_norm
+        return optim.Adam(learning_rate=cfg.learning_rate, clip=clip(LIMIT), donate=True)
 
     def reference_curves(self) -> Sequence[ReferenceCurve]:
         """Validation error against updates of none, bn and bn-everywhere; layer norm's curve has no numbers."""

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import read_lines
-from duoln.data.text import at_line, describe_unknown
-from duoln.errors import DataError, DataFormatError
+from duoln.data.text import describe_unknown
+from duoln.errors import DataError
 from duoln.plugins.attentive_reader.corpus import Corpus, Ragged, Split
 from duoln.plugins.attentive_reader.questions import is_entity
 
 NIL, UNKNOWN = 0, 2
 SPECIAL = 4
 """Rows before the words: padding, end of text, unknown, number; as the code behind the paper numbers them."""
-_MOST_BYTES, _LONGEST_LINE = 1 << 28, 1 << 12
-"""Bytes of a vocabulary and of a line that are believed."""
 
 
 class Vocabulary(NamedTuple):
@@ -57,29 +53,6 @@ def count_words(corpus: Corpus, source: object, rows: int, least: int) -> Vocabu
                         f"({SPECIAL} are special), found {len(words)} that occur {least} times or more or are "
                         f"entities; set table to {len(words) + SPECIAL}, or min_count higher")
     return Vocabulary(words, rows)
-
-
-def read_words(path: Path, rows: int) -> Vocabulary:
-    """A vocabulary from a file of one word a line: the first line is row 4 of the table.
-
-    Raises:
-        DataMissingError: there is no such file. DataError: it cannot be read.
-        DataFormatError: not UTF-8, a line that is not one word, a word twice, more words than the table has rows. The
-            message names file, line and byte.
-    """
-    known: dict[str, int] = {}
-    for number, word in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
-        if word.split() != [word] or word != word.lower():
-            raise at_line(path, number, "one lower-case word", f"{word!r:.40}")
-        if word in known:
-            raise at_line(path, number, "each word once", f"{word!r:.40}, which line {known[word]} has")
-        if len(known) + 1 + SPECIAL > rows:
-            raise at_line(path, number, f"at most {rows - SPECIAL} words, as a table of {rows} rows has room for "
-                          f"({SPECIAL} are special)", "another word")
-        known[word] = number
-    if not known:
-        raise DataFormatError(path, 0, "a word a line", "an empty file")
-    return Vocabulary(list(known), rows)
 
 
 def encode(corpus: Corpus, vocabulary: Vocabulary) -> dict[str, Split]:

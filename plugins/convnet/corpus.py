@@ -1,4 +1,4 @@
-"""CIFAR-10 on disk: the binary version, unpacked or in its archive, or a part of it as one .npz file."""
+"""CIFAR-10 on disk: the archive of the binary version, or a part of it as one .npz file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from duoln.data import read_npz, read_tar
-from duoln.data.bounded import read_whole
 from duoln.data.files import Resource, find, packed_or_not, search_folders
 from duoln.data.npz import Expected
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.errors import DataError, DataFormatError
 from duoln.tasks import Dataset
 
 FOLDER = "cifar10"
@@ -25,7 +24,7 @@ ARCHIVE = Resource(f"{FOLDER}/cifar-10-binary.tar.gz",
 _PICKLED = ("cifar-10-batches-py", "cifar-10-python.tar.gz")
 FILES = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
 
-PLACES = ((f"{FOLDER}/{BATCHES}",), (ARCHIVE.path,), (SUBSET,))
+PLACES = ((ARCHIVE.path,), (SUBSET,))
 """The places below a data folder where it may be, in the order in which they are tried."""
 CLASSES = 10
 RECORDS = 10_000
@@ -46,30 +45,28 @@ class Images(NamedTuple):
 def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str, Images]]]:
     """The function that reads CIFAR-10, "train" and "test", from where it is.
 
-    Looks below `root`, the folders of DUOLN_DATA and the cache for `cifar10/`: the folder of the binary version first,
-    then its archive, then a part of it; and downloads the archive where none of them is there. The paper names no
-    corpus for its section 6.7, so all of them are substitutes.
+    Looks below `root`, the folders of DUOLN_DATA and the cache for `cifar10/`: the archive first, then a part of it;
+    and downloads the archive where neither is there. The paper names no corpus for its section 6.7, so both are
+    substitutes.
 
     Raises:
         DataMissingError: CIFAR-10 is not available. DataError: what is there is the version for Python, whose pickles
             are not read.
     """
     for folder in search_folders(root):
-        if (batches := packed_or_not(folder / FOLDER / BATCHES)) is not None:
-            return partial(_whole, read_folder, batches)
         if (archive := packed_or_not(folder / ARCHIVE.path)) is not None:
-            return partial(_whole, read_archive, archive)
+            return partial(_whole, archive)
         if (subset := packed_or_not(folder / SUBSET)) is not None:
             return partial(_part, subset)
     for pickled in (folder / FOLDER / name for folder in search_folders(root) for name in _PICKLED):
         if packed_or_not(pickled) is not None:
             raise DataError(f"{pickled}: the version for Python, whose pickles could run any program when they are "
                             f"read; expected {ARCHIVE.path}, the binary version, from {ARCHIVE.urls[0]}")
-    return partial(_whole, read_archive, find(ARCHIVE))
+    return partial(_whole, find(ARCHIVE))
 
 
-def _whole(read_files: Callable[[Path], dict[str, Images]], path: Path) -> tuple[Dataset, dict[str, Images]]:
-    return _WHOLE, read_files(path)
+def _whole(path: Path) -> tuple[Dataset, dict[str, Images]]:
+    return Dataset("CIFAR-10", "substitute"), read_archive(path)
 
 
 def _part(path: Path) -> tuple[Dataset, dict[str, Images]]:
@@ -77,26 +74,7 @@ def _part(path: Path) -> tuple[Dataset, dict[str, Images]]:
     return Dataset(f"CIFAR-10, {len(images['train'].labels):,} images", "substitute"), images
 
 
-_WHOLE = Dataset("CIFAR-10", "substitute")
-
-
 # The binary version -------------------------------------------------------------------------------------
-
-def read_folder(folder: Path) -> dict[str, Images]:
-    """The six files of the binary version.
-
-    Raises:
-        DataError: a file is missing or cannot be read. DataFormatError: see `parse_batch`.
-    """
-    contents = {}
-    for name in (name for names in FILES.values() for name in names):
-        path = folder / name
-        try:
-            contents[name] = read_whole(path, RECORDS * _RECORD_BYTES, "CIFAR-10 batch")
-        except DataMissingError as error:  # the others are there: this is no reason to look elsewhere
-            raise DataError(f"{path}: missing; expected {', '.join((*FILES['train'], *FILES['test']))}") from error
-    return _joined(folder, contents)
-
 
 def read_archive(path: Path) -> dict[str, Images]:
     """The six files out of the archive as it is distributed. Nothing is unpacked to disk.

@@ -19,6 +19,7 @@ from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.model import mask_shapes
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
 Corpus = Literal["cifar10", "mnist"]
 Source = Literal["auto", "real", "made"]
@@ -40,12 +41,12 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     Raises:
         DataMissingError: the corpus was requested and is not available.
         DataError: a file is damaged.
-        UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `zca_epsilon` out of range.
+        UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `decay` out of range.
     """
     _check(cfg)
     (dataset, images), why = _load(cfg.dataset, cfg.source, root)
     images["train"] = Images(*(a[:cfg.rows] for a in images["train"]))
-    prepare = whitening.fit(images["train"].images, cfg.whitening, cfg.zca_epsilon)
+    prepare = whitening.fit(images["train"].images, cfg.whitening)
     arrays = {split: {"x": prepare(part.images), "label": part.labels} for split, part in images.items()}
     with suited_to(cfg.source, why):
         order = Batches(arrays["train"], cfg.batch_size, cfg.seed)
@@ -90,18 +91,13 @@ def _schedule_remark(cfg: Any, made: int) -> str:
 
 
 def _check(cfg: Any) -> None:
-    for name in ("rows", "evaluate_images"):
-        value = getattr(cfg, name)
-        if value is not None and value < 1:
-            raise UsageError(f"[convnet] expected {name} of at least 1, found {value}")
+    check_least("convnet", cfg, rows=1, evaluate_images=1)
     if not 0 <= cfg.decay <= 1:
         raise UsageError(f"[convnet] expected a decay in [0, 1], found {cfg.decay}")
     if not 0 <= cfg.dropout < 1:
         raise UsageError(f"[convnet] expected a dropout in [0, 1), found {cfg.dropout}")
     if not 0 <= cfg.noise < np.inf:
         raise UsageError(f"[convnet] expected a noise of at least 0, found {cfg.noise}")
-    if not 0 < cfg.zca_epsilon < np.inf:
-        raise UsageError(f"[convnet] expected a zca_epsilon above 0, found {cfg.zca_epsilon}")
 
 
 def _load(name: Corpus, source: Source, root: Path | None) -> tuple[tuple[Dataset, dict[str, Images]], str]:

@@ -41,8 +41,6 @@ class ConvNetConfig(Config):
     """Share of the values that is dropped after each of the two poolings in training."""
     whitening: Whitening = "zca"
     """The preparation of images: zca whitens them, mean subtracts the mean image only."""
-    zca_epsilon: float = 1e-5
-    """The epsilon that is added to the eigenvalues by which ZCA divides."""
     decay: float = 0.5
     """Share of the updates, the last ones, in which the learning rate falls in a straight line to 0; 0 keeps it."""
     source: data.Source = "auto"

@@ -31,7 +31,7 @@ class Preparation(NamedTuple):
         return out.reshape(images.shape)
 
 
-def fit(images: np.ndarray, kind: Whitening, epsilon: float) -> Preparation:
+def fit(images: np.ndarray, kind: Whitening, epsilon: float = 1e-5) -> Preparation:
     """The preparation that the training images ask for.
 
     "zca" makes the values of a pixel uncorrelated while it stays as near to the image as it can: with the covariance
@@ -60,7 +60,7 @@ def remark(train: np.ndarray, test: np.ndarray) -> str:
     ratio = np.sqrt(mean_square["test"] / mean_square["train"]) if mean_square["train"] else 1.0
     return "" if ratio < _LARGER else (
         f"prepared test images are {ratio:.1f} times as large as training ones, because {len(train):,} images are too "
-        "few to whiten by: raise zca_epsilon, or set whitening=mean")
+        "few to whiten by: set whitening=mean")
 
 
 def _scaled(images: np.ndarray) -> np.ndarray:

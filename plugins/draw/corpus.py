@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from duoln.data import read_npz
 from duoln.data.bounded import read_whole
-from duoln.data.npz import Expected, write_npz
-from duoln.errors import DataFormatError, DataMissingError
+from duoln.data.npz import Expected
+from duoln.errors import DataFormatError
 from duoln.tasks import Dataset
 from duoln.tasks.originals import absent, locate
 
@@ -110,17 +109,3 @@ def read_text(path: Path) -> np.ndarray:
                               int(each[line]) if len(each) else "an empty file")
     array: np.ndarray = (text[is_value] - ord("0")).reshape(-1, PIXELS)
     return array
-
-
-def prepare(source: Path, target: Path) -> Path:
-    """The three text files in `source` as the packed file below `target`: the same bits in a thirtieth of the space.
-
-    Raises:
-        DataError: a file is missing or damaged, or the target cannot be written.
-    """
-    packed: dict[str, Any] = {}
-    for split, name in TEXTS.items():
-        if not (source / name).is_file():
-            raise DataMissingError(f"{source / name}: missing; expected {', '.join(TEXTS.values())}")
-        packed[split] = np.packbits(read_text(source / name), axis=1)
-    return write_npz(target / PACKED, packed)

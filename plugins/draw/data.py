@@ -16,6 +16,7 @@ from duoln.errors import UsageError
 from duoln.plugins.draw import corpus
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "binarized_mnist", "made"]
 
@@ -48,8 +49,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
                 raise UsageError(f"[draw] expected rows between 1 and {len(images['train'])}, found {cfg.rows}")
             images["train"] = images["train"][:cfg.rows]
         order = Batches({"x": images["train"]}, cfg.batch_size, cfg.seed)
-    if cfg.evaluate_images is not None and cfg.evaluate_images < 1:
-        raise UsageError(f"[draw] expected evaluate_images of at least 1, found {cfg.evaluate_images}")
+    check_least("draw", cfg, evaluate_images=1)
 
     def train(step: int) -> Batch:
         return {"x": order(step)["x"].astype(np.float32),

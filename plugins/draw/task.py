@@ -100,7 +100,4 @@ class DrawTask(Task):
         return sampling.draw_pictures(trained, options, out)
 
     def evaluate(self, trained: Trained, options: evaluation.Options, say: Callable[[str], None]) -> Findings:
-        return evaluation.findings(trained, options, say)
-
-    def prepare(self, source: Path, target: Path) -> list[Path]:
-        return [corpus.prepare(source, target)]
+        return evaluation.findings(trained, say)

@@ -54,7 +54,7 @@ def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str
     files = locate(FILES, root)
     if files is not None:
         return partial(_described, files)
-    how = "make it ready with `duoln data prepare handwriting --from DIR`, DIR having lineStrokes/ and ascii/"
+    how = "make it ready with `duoln data prepare handwriting --from DIR`: lineStrokes/, ascii/ and the lists in DIR"
     for folder in search_folders(root):
         if packed_or_not(folder / "handwriting" / "lineStrokes") is not None:
             raise DataError(f"{folder / 'handwriting'}: IAM-OnDB as it is distributed, which is not read while "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from duoln.plugins.handwriting.corpus import Line
 from duoln.plugins.handwriting.made import make_lines
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "iam", "made"]
 Order = Literal["sequential", "shuffled"]
@@ -29,37 +30,33 @@ BATCH_AXES = {"x": 1, "target": 1, "mask": 1}
 MADE_TRAIN, MADE_VALID = 96, 16
 
 
-def splits(source: Source, batch_size: int, seed: int, length: int, text_length: int, order: Order,
-           lines: int | None, evaluate_lines: int | None, root: Path | None) -> Splits:
+def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches, and the training, validation and test sets for evaluation.
 
-    Each argument is the setting of this name; `root` is searched before DUOLN_DATA. Of synthetic lines that nobody
-    requested, `lines` takes no more than there are.
+    Of synthetic lines that nobody requested, the setting `lines` takes no more than there are.
 
     Raises:
         DataMissingError: the corpus was requested and is not available.
         DataError: a file is damaged.
         UsageError: more lines are requested than exist.
     """
-    for name, value in (("length", length), ("text_length", text_length), ("evaluate_lines", evaluate_lines)):
-        if value is not None and value < 1:
-            raise UsageError(f"[handwriting] expected {name} of at least 1, found {value}")
-    (dataset, sets), why = original_or_made(source, partial(corpus.find_lines, root), _made)
-    train = sets["train"]
-    with suited_to(source, why):
+    check_least("handwriting", cfg, length=1, text_length=1, evaluate_lines=1)
+    (dataset, sets), why = original_or_made(cfg.source, partial(corpus.find_lines, root), _made)
+    train, lines, batch_size = sets["train"], cfg.lines, cfg.batch_size
+    with suited_to(cfg.source, why):
         if lines is not None:
-            if source == "auto" and dataset.provenance == "synthetic":
+            if cfg.source == "auto" and dataset.provenance == "synthetic":
                 lines = min(lines, MADE_TRAIN)
             if not 1 <= lines <= len(train):
                 raise UsageError(f"[handwriting] expected lines between 1 and {len(train)}, found {lines}")
             train = train[:lines]
         if not 1 <= batch_size <= len(train):
             raise UsageError(f"[handwriting] expected a batch_size between 1 and {len(train)}, found {batch_size}")
-    longest = min(length, max(len(line.pen_up) - 1 for part in sets.values() for line in part))
-    widest = min(text_length, max(len(line.text) for part in sets.values() for line in part))
-    evaluation = {name: as_batch(part[:evaluate_lines], longest, widest)
+    longest = min(cfg.length, max(len(line.pen_up) - 1 for part in sets.values() for line in part))
+    widest = min(cfg.text_length, max(len(line.text) for part in sets.values() for line in part))
+    evaluation = {name: as_batch(part[:cfg.evaluate_lines], longest, widest)
                   for name, part in {**sets, "train": train}.items()}
-    return Splits(dataset, _batches(train, batch_size, seed, order, longest, widest), len(train) // batch_size,
+    return Splits(dataset, _batches(train, batch_size, cfg.seed, cfg.order, longest, widest), len(train) // batch_size,
                   evaluation, (why,))
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from xml.parsers import expat
 
 import numpy as np
 
-from duoln import Stream
 from duoln.data import read_text
 from duoln.data.bounded import CONTENT_ERRORS, read_whole
 from duoln.data.files import visible, write_whole
@@ -25,19 +24,17 @@ _MAX_TEXT = 1 << 20
 _NO_TEXT = re.compile("\x1a|%%+\\s*$")
 """Ctrl-Z, with which DOS ended a file, and the signs that end some lines of the corpus; a single % is text."""
 _LISTS = {"train": ("trainset.txt",), "valid": ("testset_v.txt", "testset_t.txt"), "test": ("testset_f.txt",)}
-"""The official lists of the recognition task that make each split, where they lie in the folder."""
-_SHARE = 0.05
-"""The share of the forms for the validation set, and for the test set, where there are no lists."""
+"""The official lists of the recognition task that make each split."""
 
 
 def prepare(source: Path, target: Path) -> list[Path]:
     """Read the corpus below `source` and write its three prepared files, and a list of what was left out.
 
     A form (a page) is left out if its transcript and its stroke files have different numbers of lines, because none of
-    its lines could be trusted, or if there are official lists and none names it. Every other fault is an error.
+    its lines could be trusted, or if none of the official lists names it. Every other fault is an error.
 
     Raises:
-        DataMissingError: `source` has no lineStrokes or ascii.
+        DataMissingError: `source` has no lineStrokes or ascii, or lacks an official list.
         DataFormatError: a damaged stroke file or transcript.
         DataError: a file cannot be read or written.
     """
@@ -66,7 +63,7 @@ def prepare(source: Path, target: Path) -> list[Path]:
         raise DataMissingError(f"{source}: expected forms with stroke files and a transcript, found none of "
                                f"{len(files)}; {left_out[0]}")
     written = []
-    forms_of = split_forms(source, list(forms))
+    forms_of = split_forms(source, forms.keys())
     listed = {name for names in forms_of.values() for name in names}
     left_out += [f"{name}: in none of the official lists" for name in forms if name not in listed]
     for split, names in forms_of.items():
@@ -77,26 +74,18 @@ def prepare(source: Path, target: Path) -> list[Path]:
     return written
 
 
-def split_forms(source: Path, forms: Sequence[str]) -> dict[str, list[str]]:
-    """The forms of each split: those of the official lists, in their order, if these lie below `source`; else at random
-    with seed 0.
+def split_forms(source: Path, forms: Set[str]) -> dict[str, list[str]]:
+    """The forms of each split, in the order of the official lists, which lie somewhere below `source`.
+
+    A list has the whole names of forms: a01-053 and a01-053x are pages of different lists.
 
     Raises:
-        DataFormatError: too few forms for three sets, a list without any of the forms, or a form in two lists.
+        DataMissingError: a list is not there. DataFormatError: a list has none of the forms, or one is in two lists.
     """
     lists = {path.name: path for path in source.rglob("*set*.txt")}
-    if all(name in lists for names in _LISTS.values() for name in names):
-        return _listed_forms(lists, set(forms))
-    count = max(round(_SHARE * len(forms)), 1)
-    if len(forms) < 3:
-        raise DataFormatError(source, 0, "at least 3 forms, for three sets", len(forms))
-    order = Stream(0, "handwriting.split").permutation(len(forms))
-    chosen = {"valid": order[:count], "test": order[count:2 * count], "train": order[2 * count:]}
-    return {split: [forms[k] for k in sorted(chosen[split])] for split in corpus.SPLITS}
-
-
-def _listed_forms(lists: Mapping[str, Path], forms: Set[str]) -> dict[str, list[str]]:
-    """The forms that each list names by their whole names: a01-053 and a01-053x are pages of different lists."""
+    for name in (name for names in _LISTS.values() for name in names):
+        if name not in lists:
+            raise DataMissingError(f"{source}: expected {name}, a list of the recognition task, below it; found none")
     parts: dict[str, list[str]] = {}
     list_of: dict[str, str] = {}
     for split, names in _LISTS.items():

@@ -12,6 +12,7 @@ import numpy as np
 from duoln import Stream, ops, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
+from duoln.pictures.drawing import check_picture
 from duoln.plugins.handwriting import drawing
 from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
 from duoln.plugins.handwriting.data import DEVIATION, MEAN
@@ -57,17 +58,16 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         DivergedError: the model gives no finite numbers.
     """
     classes = encode_strictly(options.text, trained.config.text_length)
-    drawing.check(out)
     attention = None if options.attention is None else in_home(options.attention)
-    if attention is not None:
-        drawing.check_picture(attention)
+    for picture in (out, *([] if attention is None else [attention])):
+        check_picture(picture)
     if trained.update == 0:
         raise UsageError("[handwriting] expected a trained model, found one after 0 updates")
     model = trained.model
     assert isinstance(model, Synthesis)
     written = write(model, trained.params, classes, options.bias, options.seed,
                     options.steps or _POINTS_A_CHARACTER * len(classes))
-    drawing.draw(out, written.offsets, written.pen_up, options.text)
+    drawing.draw(out, written.offsets, written.pen_up)
     if attention is None:
         return [out]
     drawing.draw_attention(attention, written.phi, options.text)

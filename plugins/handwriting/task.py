@@ -92,8 +92,7 @@ class Handwriting(Task):
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: HandwritingConfig, root: Path | None = None) -> Splits:
-        return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.length, cfg.text_length, cfg.order, cfg.lines,
-                           cfg.evaluate_lines, root)
+        return data.splits(cfg, root)
 
     def model(self, cfg: HandwritingConfig) -> Module:
         return Synthesis(cfg.norm, cfg.hidden, cfg.gaussians, cfg.mixtures, CLIP_STEPS, CLIP_OUTPUT,

@@ -1,9 +1,9 @@
-"""Sound files, mono of 16 bits: RIFF wav and NIST SPHERE read here, FLAC by soundfile. No header is believed."""
+"""Sound files, mono of 16 bits: NIST SPHERE read here, RIFF wav by `wave`, FLAC by soundfile. No header is believed."""
 
 from __future__ import annotations
 
 import io
-import struct
+import wave
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +20,6 @@ longest utterances of LibriSpeech have 35 seconds."""
 _MAX_BYTES = 4 * MOST_SAMPLES
 """The largest size of a file; other chunks may stand beside the samples."""
 _FLAC_BLOCK = 1 << 16
-_FROM_A_PIPE = 0x7FFFF000
-"""A size of data from which on it is none: a program that writes to a pipe cannot go back and fill it in."""
-_PCM, _EXTENSIBLE = 1, 0xFFFE
 _SPHERE = b"NIST_1A\n"
 _SPHERE_SMALLEST, _SPHERE_LARGEST = 16, 1 << 16
 
@@ -88,6 +85,15 @@ def _reader(path: Path, content: bytes) -> Callable[[Path, bytes], Sound]:
                           f"{content[:8]!r}" if content else "an empty file")
 
 
+@contextmanager
+def _closed(expected: str, path: Path, kind: type[Exception]) -> Iterator[None]:
+    """An error of a reader in the block is the file's fault."""
+    try:
+        yield
+    except (kind, *CONTENT_ERRORS) as error:
+        raise DataFormatError(path, 0, expected, f"{type(error).__name__}: {error}") from error
+
+
 def _sound(rate: int, values: np.ndarray) -> Sound:
     return Sound(rate, values.astype(np.float32) / np.float32(2 ** 15))
 
@@ -95,40 +101,15 @@ def _sound(rate: int, values: np.ndarray) -> Sound:
 # RIFF -------------------------------------------------------------------------------------------------
 
 def _riff(path: Path, content: bytes) -> Sound:
-    """Chunks of name, size and bytes, padded to even length; "fmt " comes before "data"."""
-    if content[8:12] != b"WAVE":
-        raise DataFormatError(path, 8, "WAVE", repr(content[8:12]))
-    place, rate = 12, None
-    while place + 8 <= len(content):
-        name, size = struct.unpack_from("<4sI", content, place)
-        place += 8
-        if name == b"data" and size >= _FROM_A_PIPE:
-            size = (len(content) - place) // 2 * 2
-        if size > len(content) - place:
-            raise DataFormatError(path, place, f"{size} bytes, as chunk {name!r} claims", len(content) - place)
-        if name == b"fmt ":
-            rate = _riff_rate(path, place, content[place:place + size])
-        elif name == b"data":
-            if rate is None:
-                raise DataFormatError(path, place, "a chunk b'fmt ' before the data", "none")
-            if size % 2:
-                raise DataFormatError(path, place, "an even number of bytes", size)
-            return _sound(rate, np.frombuffer(content, "<i2", size // 2, place))
-        place += size + size % 2
-    raise DataFormatError(path, len(content), "a chunk b'data'", "the end of the file")
-
-
-def _riff_rate(path: Path, place: int, chunk: bytes) -> int:
-    """The rate, after a check that the samples are mono PCM of 16 bits."""
-    if len(chunk) < 16:
-        raise DataFormatError(path, place, "a format of at least 16 bytes", len(chunk))
-    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
-    if kind == _EXTENSIBLE and len(chunk) >= 26:
-        kind = struct.unpack_from("<H", chunk, 24)[0]
-    if (kind, channels, bits) != (_PCM, 1, 16) or not rate:
-        raise DataFormatError(path, place, "PCM (format 1), 1 channel, 16 bits, a rate above 0",
-                              f"format {kind}, {channels} channels, {bits} bits, {rate} Hz")
-    return int(rate)
+    with _closed("an undamaged RIFF wav", path, wave.Error), wave.open(io.BytesIO(content)) as file:
+        form, rate, count = (file.getnchannels(), 8 * file.getsampwidth()), file.getframerate(), file.getnframes()
+        if form != (1, 16) or not rate:
+            raise DataFormatError(path, 0, "1 channel, 16 bits, a rate above 0",
+                                  f"{form[0]} channels, {form[1]} bits, {rate} Hz")
+        values = np.frombuffer(file.readframes(count), "<i2")
+    if len(values) != count:
+        raise DataFormatError(path, len(content), f"{count} samples, as the header claims", len(values))
+    return _sound(rate, values)
 
 
 # NIST SPHERE ------------------------------------------------------------------------------------------
@@ -201,10 +182,7 @@ def _opened(path: Path, stream: IO[bytes]) -> Iterator[Any]:
         import soundfile  # late: only FLAC needs it
     except (ImportError, OSError) as error:  # OSError: its libsndfile is missing
         raise UsageError(f'{path}: FLAC needs soundfile: pip install "duoln[speech]" ({error})') from error
-    try:
-        with soundfile.SoundFile(stream) as file:
-            if (file.channels, file.subtype) != (1, "PCM_16"):
-                raise DataFormatError(path, 0, "1 channel, PCM_16", f"{file.channels} channels, {file.subtype}")
-            yield file
-    except (soundfile.SoundFileError, *CONTENT_ERRORS) as error:
-        raise DataFormatError(path, 0, "an undamaged FLAC file", f"{type(error).__name__}: {error}") from error
+    with _closed("an undamaged FLAC file", path, soundfile.SoundFileError), soundfile.SoundFile(stream) as file:
+        if (file.channels, file.subtype) != (1, "PCM_16"):
+            raise DataFormatError(path, 0, "1 channel, PCM_16", f"{file.channels} channels, {file.subtype}")
+        yield file

@@ -18,21 +18,21 @@ from duoln.plugins.las.corpus import Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.made import RATE, made
 from duoln.tasks import Splits
-from duoln.tasks.originals import absent, locate, original_or_made, suited_to
+from duoln.tasks.originals import first_there, original_or_made, suited_to
+from duoln.tasks.settings import check_least
 
-Source = Literal["auto", "timit", "librispeech", "digits", "utterances", "made"]
+Source = Literal["auto", "timit", "librispeech", "digits", "made"]
 
 _KEPT = 4096
 """Utterances whose features stay in memory: all of TIMIT's, 0.6 GB."""
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
     "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
-    "digits": (tuple(spoken.DIGITS.values()), spoken.digits), "utterances": ((spoken.UTTERANCES,), spoken.utterances)}
+    "digits": (tuple(spoken.DIGITS.values()), spoken.digits)}
 """The files of a corpus below a data folder, and its reader, which takes that folder."""
 _WHERE_FROM = {
     "timit": "the LDC gives it out under a licence: put its TRAIN and TEST into a folder timit",
     "librispeech": "openslr.org/12 has it: unpack its archives there",
-    "digits": "`duoln data prepare las --from DIR` makes them of the Free Spoken Digit Dataset's recordings",
-    "utterances": "they are test recordings of pocketsphinx as a file of arrays, see the task's README"}
+    "digits": "`duoln data prepare las --from DIR` makes them of the Free Spoken Digit Dataset's recordings"}
 _DEEPEST = 16
 BATCH_AXES = dict.fromkeys(("x", "mask", "labels", "weight", "coin", "gumbel",
                             *(f"keep_{part}{k}" for part in ("listener", "speller") for k in range(_DEEPEST))), 1)
@@ -46,8 +46,7 @@ def alphabet_of(source: Source) -> Alphabet:
 
 def rate_of(source: Source) -> int:
     """Samples a second of the corpora of a source."""
-    return {"timit": timit.RATE, "librispeech": librispeech.RATE, "utterances": spoken.UTTERANCES_RATE,
-            "digits": spoken.DIGITS_RATE}.get(source, RATE)
+    return {"timit": timit.RATE, "librispeech": librispeech.RATE}.get(source, RATE)
 
 
 def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
@@ -73,12 +72,9 @@ def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
 def _find(source: Source, root: Path | None) -> Callable[[], Corpus]:
     """The function that reads the corpus of a source; "auto" is the spoken digits."""
     name = "digits" if source == "auto" else source
-    names, reader = READERS[name]
-    files = locate(names, root)
-    if files is None:
-        raise absent(names, root, f"{_WHERE_FROM[name]}; `--preset small` needs no more than spoken digits, `--preset "
-                     "smoke` nothing")
-    return partial(reader, files[0].parents[len(Path(names[0]).parts) - 1])
+    files, reader = READERS[name]
+    advice = f"{_WHERE_FROM[name]}; `--preset small` needs no more than spoken digits, `--preset smoke` nothing"
+    return partial(reader, first_there({name: files}, (name,), root, advice).home)
 
 
 def splits(cfg: Any, root: Path | None) -> Splits:
@@ -110,14 +106,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
 def check(cfg: Any) -> None:
     """Raises UsageError for a setting out of range."""
-    least = {"mels": 1, "buckets": 1, "pyramids": 0, "layers": 0, "beam": 1, "longest": 1, "words": 1,
-             "listener_hidden": 1, "speller_hidden": 1, "speller_layers": 1, "attention": 1}
-    for name, lowest in least.items():
-        if getattr(cfg, name) < lowest:
-            raise UsageError(f"[las] expected {name} of at least {lowest}, found {getattr(cfg, name)}")
-    for name in ("utterances", "evaluate_utterances"):
-        if getattr(cfg, name) is not None and getattr(cfg, name) < 1:
-            raise UsageError(f"[las] expected {name} of at least 1, found {getattr(cfg, name)}")
+    check_least("las", cfg, mels=1, buckets=1, pyramids=0, layers=0, beam=1, longest=1, words=1, listener_hidden=1,
+                speller_hidden=1, speller_layers=1, attention=1, utterances=1, evaluate_utterances=1)
     if cfg.pyramids + cfg.layers < 1:
         raise UsageError("[las] expected at least one layer in the listener, found none")
     for name in ("dropout", "sampling"):

@@ -1,7 +1,4 @@
-"""LibriSpeech as it is distributed: one FLAC file per utterance, and one transcript per chapter.
-
-Its files may also have been converted to RIFF wav, which needs no soundfile.
-"""
+"""LibriSpeech as it is distributed: one FLAC file per utterance, and one transcript per chapter."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ FOLDERS = ("LibriSpeech",)
 RATE = 16000
 PARTS = {"train": "train-*", "dev": "dev-clean", "test": "test-clean"}
 """Every training part that lies there is trained on."""
-SOUNDS = (".flac", ".wav")
-"""The endings of its files, the first that is there."""
 _LONGEST_NUMBER = 16
 
 
@@ -35,7 +30,7 @@ def read(folder: Path) -> Corpus:
     Raises:
         DataMissingError: a part, or an utterance's file, is not there.
         DataError: a file is damaged, of another rate, or has a character that the alphabet has not.
-        UsageError: the files are FLAC, and soundfile is not installed.
+        UsageError: soundfile is not installed.
     """
     top = folder / FOLDERS[0]
     sets = {name: [u for part in sorted(top.glob(pattern)) for path in visible(part.rglob("*.trans.txt"))
@@ -66,10 +61,9 @@ def read_chapter(path: Path) -> list[Utterance]:
             raise at_line(path, place, f"{chapter}-NUMBER and words", repr(line[:60]))
         if len(number) > _LONGEST_NUMBER:  # no file system has such a name
             raise at_line(path, place, f"a number of at most {_LONGEST_NUMBER} digits", repr(number[:40]))
-        sounds = [path.parent / f"{name}{ending}" for ending in SOUNDS]
-        sound = next((file for file in sounds if file.is_file()), None)
-        if sound is None:
-            raise DataMissingError(f"{' or '.join(map(str, sounds))}: missing; {path.name} has a transcript of it")
+        sound = path.parent / f"{name}.flac"
+        if not sound.is_file():
+            raise DataMissingError(f"{sound}: missing; {path.name} has a transcript of it")
         utterances.append(Utterance(str(sound), spelled(f"{path}: {name}", text), audio_length(sound, RATE),
                                     partial(read_samples, sound, RATE)))
     return utterances

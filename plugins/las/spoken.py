@@ -1,4 +1,4 @@
-"""The corpora that come as an .npz without pickles: spoken digits, and ten read utterances."""
+"""The Free Spoken Digit Dataset, as .npz files without pickles."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ DEV_TAKES = 2
 TEST_TAKES = 5
 _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _NAME = re.compile(r"(?P<digit>[0-9])_(?P<speaker>[a-z]+)_(?P<take>[0-9]{1,3})\.wav")
-UTTERANCES = "speech/pocketsphinx_utterances.npz"
-UTTERANCES_RATE = 16000
-_ARRAYS = {"audio": Expected("i2", 1), "offsets": Expected("i8", 1), "sample_rate": Expected("i4", 0)}
+_ARRAYS = {"audio": Expected("i2", 1), "offsets": Expected("i8", 1), "sample_rate": Expected("i4", 0),
+           "word": Expected("U", 1), "take": Expected("i2", 1)}
 
 
 def digits(folder: Path) -> Corpus:
@@ -36,8 +35,7 @@ def digits(folder: Path) -> Corpus:
     Raises:
         DataError: a file is missing or damaged, or holds another rate or what the alphabet has not.
     """
-    training, takes = _read(folder / DIGITS["train"], DIGITS_RATE, "word", "take")
-    test, _ = _read(folder / DIGITS["test"], DIGITS_RATE, "word", "take")
+    (training, takes), (test, _) = (_read(folder / DIGITS[name]) for name in ("train", "test"))
     last = np.unique(takes)[-DEV_TAKES:]
     in_dev = np.isin(takes, last)
     sets = {"train": [u for u, h in zip(training, in_dev, strict=True) if not h],
@@ -76,32 +74,16 @@ def prepare(source: Path, target: Path) -> list[Path]:
     return written
 
 
-def utterances(folder: Path) -> Corpus:
-    """Ten read utterances, for trying things out: six, two and two.
-
-    Raises:
-        DataError: the file is missing or damaged, or holds another rate or what the alphabet has not.
-    """
-    path = folder / UTTERANCES
-    of_file, _ = _read(path, UTTERANCES_RATE, "text", None)
-    if len(of_file) < 3:
-        raise DataFormatError(path, 0, "at least 3 utterances, for three sets", len(of_file))
-    share = max(len(of_file) // 5, 1)
-    return Corpus(Dataset(f"{len(of_file)} read utterances", "substitute"), LETTERS, UTTERANCES_RATE,
-                  {"train": of_file[2 * share:], "dev": of_file[:share], "test": of_file[share:2 * share]})
-
-
-def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Utterance], np.ndarray]:
+def _read(path: Path) -> tuple[list[Utterance], np.ndarray]:
     """The utterances of a file, with their takes."""
-    expected = {**_ARRAYS, texts: Expected("U", 1), **({takes: Expected("i2", 1)} if takes else {})}
-    arrays = read_npz(path, expected)
-    audio, offsets, words = arrays["audio"], arrays["offsets"], arrays[texts]
-    if arrays["sample_rate"] != rate:
-        raise DataFormatError(f"{path}: sample_rate", 0, rate, int(arrays["sample_rate"]))
+    arrays = read_npz(path, _ARRAYS)
+    audio, offsets, words = arrays["audio"], arrays["offsets"], arrays["word"]
+    if arrays["sample_rate"] != DIGITS_RATE:
+        raise DataFormatError(f"{path}: sample_rate", 0, DIGITS_RATE, int(arrays["sample_rate"]))
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(audio) or (np.diff(offsets) < 1).any():
         raise DataFormatError(f"{path}: offsets", 0, f"offsets that climb from 0 to {len(audio)}",
                               f"{offsets[0]} to {offsets[-1]}" if len(offsets) else "none")
-    for name in (texts, *([takes] if takes else [])):
+    for name in ("word", "take"):
         if len(arrays[name]) != len(offsets) - 1:
             raise DataFormatError(f"{path}: {name}", 0, f"{len(offsets) - 1} entries, as the offsets have",
                                   len(arrays[name]))
@@ -113,7 +95,7 @@ def _read(path: Path, rate: int, texts: str, takes: str | None) -> tuple[list[Ut
         name = f"{path}: utterance {k}"
         read = partial(lambda a: a.astype(np.float32) / 2 ** 15, audio[first:last])
         of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, read))
-    return of_file, arrays[takes] if takes else np.zeros(len(of_file), np.int16)
+    return of_file, arrays["take"]
 
 
 def spelled(name: str, text: str) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ from typing import Any
 
 from duoln.errors import UsageError
 from duoln.nn import Params
+from duoln.plugins.mnist.task import Mnist
 from duoln.tasks.task import Peer
-from duoln.tasks.torch_peer import adam, linear, parameter, training_step
+from duoln.tasks.torch_peer import layers, training_step
 
 
 def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
@@ -16,25 +17,16 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
 
     if cfg.dropout:
         raise UsageError(f"[mnist] expected no dropout beside PyTorch, found {cfg.dropout}")
-    model = _network(torch, cfg.norm, start)
-    loss_of = torch.nn.CrossEntropyLoss()
-    return training_step(torch, adam(torch, model, cfg, fused),
-                         lambda batch: loss_of(model(batch["x"]), batch["label"]))
-
-
-def _network(torch: Any, norm: str, start: Params) -> Any:
-    nn = torch.nn
-    layers: list[Any] = []
+    parts = []
     for name, params in start.items():
-        if name.startswith("linear"):
-            layer = linear(torch, **params)
-        else:
-            width = len(params["gain"])
-            layer = nn.LayerNorm(width) if norm.startswith("layer") else nn.BatchNorm1d(width)
-            layer.weight, layer.bias = parameter(torch, params["gain"]), parameter(torch, params["bias"])
-        layers.append(layer)
+        layer = layers(torch, params)
+        if name.startswith("norm") and not cfg.norm.startswith("layer"):
+            norm = torch.nn.BatchNorm1d(len(params["gain"]))
+            norm.weight, norm.bias = layer.weight, layer.bias
+            layer = norm
+        parts.append(layer)
         # A ReLU ends each hidden layer: after its norm, or after the linear map where it has none.
-        is_hidden = not name.endswith("3")
-        if is_hidden and (name.startswith("norm") or norm == "none"):
-            layers.append(nn.ReLU())
-    return nn.Sequential(*layers)
+        if not name.endswith("3") and (name.startswith("norm") or cfg.norm == "none"):
+            parts.append(torch.nn.ReLU())
+    model, loss_of = torch.nn.Sequential(*parts), torch.nn.CrossEntropyLoss()
+    return training_step(torch, model, Mnist().optimizer(cfg, 0), lambda b: loss_of(model(b["x"]), b["label"]), fused)

@@ -19,8 +19,7 @@ from duoln.tasks import Dataset
 FILE = "flickr8k_heldout_features.npz"
 CAPTIONS_LEFT = 3
 """The number of captions of each picture that its features do not know."""
-_ARRAYS = {"features": Expected("f2", 2), "name": Expected("U", 1), "split": Expected("U", 1),
-           "captions": Expected("U", 2)}
+_ARRAYS = {"features": Expected("f2", 2), "split": Expected("U", 1), "captions": Expected("U", 2)}
 _SHOWN = 60
 
 
@@ -41,8 +40,8 @@ def read(root: Path, width: int) -> Corpus:
 
     Raises:
         DataError: the file is missing or cannot be read.
-        DataFormatError: it is damaged; features of another width; arrays of different lengths; a name twice, a split
-            of another name or without pictures, a caption without a word.
+        DataFormatError: it is damaged; features of another width; arrays of different lengths; a split of another name
+            or without pictures, a caption without a word.
     """
     path = path_in(root)
     arrays = read_npz(path, _ARRAYS)
@@ -52,11 +51,14 @@ def read(root: Path, width: int) -> Corpus:
                               features.shape[1])
     if captions.shape[1] != CAPTIONS_LEFT:
         raise DataFormatError(f"{path}: captions", 0, f"{CAPTIONS_LEFT} captions a picture", captions.shape[1])
-    for name in ("name", "split", "captions"):
+    for name in ("split", "captions"):
         if len(arrays[name]) != len(features):
             raise DataFormatError(f"{path}: {name}", 0, f"{len(features)} entries, as there are rows of features",
                                   len(arrays[name]))
-    _check_names(path, arrays["name"].tolist(), arrays["split"].tolist())
+    strange = np.flatnonzero(~np.isin(arrays["split"], SPLITS))
+    if len(strange):
+        raise DataEntryError(path, f"split[{strange[0]}]", f"one of {', '.join(SPLITS)}",
+                             f"{arrays['split'][strange[0]].item()!r:.{_SHOWN}}")
     words = Words()
     parts = {}
     for split in SPLITS:
@@ -67,16 +69,6 @@ def read(root: Path, width: int) -> Corpus:
         parts[split] = Part(Sentences.of([s for of_picture in sentences for s in of_picture]),
                             Features(features[rows], f"{path}: features of {split}"))
     return Corpus(Dataset("Flickr8k captions as features", "substitute"), parts, words.list(), path)
-
-
-def _check_names(path: Path, names: list[str], splits: list[str]) -> None:
-    row_of: dict[str, int] = {}
-    for row, (name, split) in enumerate(zip(names, splits, strict=True)):
-        if name in row_of:
-            raise DataEntryError(path, f"name[{row}]", "a name once", f"{name:.{_SHOWN}}, as name[{row_of[name]}] is")
-        if split not in SPLITS:
-            raise DataEntryError(path, f"split[{row}]", f"one of {', '.join(SPLITS)}", f"{split!r:.{_SHOWN}}")
-        row_of[name] = row
 
 
 def _numbers(path: Path, words: Words, row: int, captions: list[str]) -> list[list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from duoln.plugins.order_embeddings.corpus import (
 )
 from duoln.plugins.order_embeddings.made import make_pictures
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, absent, locate, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, first_there, original_or_made, suited_to
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 
@@ -44,23 +44,22 @@ _SENTENCES = 256
 _FOLD_IMAGES = 1_000
 
 
-def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabulary: int,
-           root: Path | None) -> Splits:
+def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches, and dev and test for evaluation.
 
     As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
-    Each argument is the setting of this name; `root` is searched before DUOLN_DATA. A damaged or incomplete corpus is
-    an error, and never replaced by another one.
+    A damaged or incomplete corpus is an error, and never replaced by another one.
 
     Raises:
         DataMissingError: the corpus was requested and is not available.
         DataError: a file is damaged.
         UsageError: more words than the table has rows, or a batch larger than the data.
     """
-    corpus, why = original_or_made(source, partial(_find, source, image_size, root), partial(_made, image_size))
-    with suited_to(source, why):
-        parts = in_vocabulary(corpus, vocabulary)
+    batch_size, size = cfg.batch_size, cfg.image_size
+    corpus, why = original_or_made(cfg.source, partial(_find, cfg.source, size, root), partial(_made, size))
+    with suited_to(cfg.source, why):
+        parts = in_vocabulary(corpus, cfg.vocabulary)
         images = len(parts["train"].features)
         steps = -(-images // batch_size) - 1
         if batch_size < 2 or steps < 1:
@@ -71,7 +70,7 @@ def splits(source: Source, batch_size: int, seed: int, image_size: int, vocabula
     whole = {name: {"flat": part.captions.flat, "offsets": part.captions.offsets,
                     "features": part.features.rows(np.arange(len(part.features)))}
              for name, part in parts.items() if name != "train"}
-    return Splits(corpus.dataset, _batches(parts["train"], batch_size, seed, steps), steps, whole, (why, unknown))
+    return Splits(corpus.dataset, _batches(parts["train"], batch_size, cfg.seed, steps), steps, whole, (why, unknown))
 
 
 def _batches(part: Part, batch_size: int, seed: int, steps: int) -> Callable[[int], Batch]:
@@ -134,14 +133,11 @@ def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Co
     readers: dict[str, Callable[[Path], Corpus]] = {
         "coco": partial(coco.read, width=image_size), "flickr8k": partial(_photographs, image_size=image_size),
         "flickr8k-captions": partial(caption_features.read, width=image_size)}
-    names = AUTO if source == "auto" else (source,)
-    for name in names:
-        files = locate(PLACES[name], root)
-        if files is not None:
-            return partial(readers[name], files[0].parents[len(Path(PLACES[name][0]).parts) - 1])
-    raise absent([PLACES[name][0] for name in names], root, "COCO's captions and features were given out as "
-                 "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a corpus; "
-                 "--preset small does without")
+    first = first_there(PLACES, AUTO if source == "auto" else (source,), root,
+                        "COCO's captions and features were given out as "
+                        "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a "
+                        "corpus; --preset small does without")
+    return partial(readers[first.name], first.home)
 
 
 def _made(image_size: int) -> Corpus:

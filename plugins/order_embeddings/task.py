@@ -86,7 +86,7 @@ class OrderEmbeddings(Task):
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: OrderEmbeddingsConfig, root: Path | None = None) -> Splits:
-        return data.splits(cfg.source, cfg.batch_size, cfg.seed, cfg.image_size, cfg.vocabulary, root)
+        return data.splits(cfg, root)
 
     def model(self, cfg: OrderEmbeddingsConfig) -> Module:
         return OrderEmbedding(cfg.vocabulary, cfg.word_size, cfg.image_size, cfg.joint_size, cfg.norm, cfg.score,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.errors import DataError, UsageError
-from duoln.plugins.skip_thoughts.figures import check_codes
+from duoln.plugins.skip_thoughts.relatedness import check_codes
 
 FOLDS = 10
 GRID = tuple(2.0 ** k for k in range(9))

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from duoln.data import read_lines
-from duoln.data.text import at_line
-from duoln.errors import DataError, DataFormatError, UsageError
+from duoln.errors import DataError, DataFormatError
 from duoln.plugins.skip_thoughts import tokens
 
 END, UNKNOWN, FIRST = 0, 1, 2
 """Numbers of the end of a sentence and of an unknown word, and of the most frequent one."""
-_TITLE = "###"
-_MOST_BYTES, _LONGEST_LINE = 1 << 34, 1 << 22
-"""BookCorpus has 4.7 thousand million bytes. A line is a paragraph, or a book in some copies."""
+MOST_BYTES = 1 << 34
+"""BookCorpus has 4.7 thousand million bytes."""
 _MOST_DIFFERENT = 1 << 22
 """Different words; BookCorpus has 1.3 million. Each takes some 150 bytes."""
 
@@ -41,26 +37,6 @@ class Corpus(NamedTuple):
     def lengths(self) -> np.ndarray:
         """Words of each sentence: int64 (sentences,)."""
         return np.diff(self.starts)
-
-
-def read_books(path: Path) -> Iterator[Iterator[str]]:
-    """The books of a plain text, each as its paragraphs (a line each), which are read as they are asked for.
-
-    A book begins at a line that starts with `###`; a text without such lines is one book. Sentences never run over the
-    end of a line.
-
-    Raises:
-        DataError: the file cannot be read. DataFormatError: it is not UTF-8; the message names the line.
-    """
-    number = 0
-
-    def book_of(line: str) -> int:
-        nonlocal number
-        number += line.startswith(_TITLE)
-        return number
-
-    for _, lines in groupby((line for _, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE)), book_of):
-        yield (line for line in lines if line.strip() and not line.startswith(_TITLE))
 
 
 def first_of_validation(first: int, last: int, valid_share: float) -> int:
@@ -117,33 +93,3 @@ def make_corpus(name: str, books: Iterable[Iterable[str]], lower_case: bool,
     renumbered = np.array([place.get(word, UNKNOWN) for word in seen], np.int32)[numbers]
     return Corpus(name, ["<end>", "<unknown>", *vocabulary], renumbered, np.frombuffer(ends, np.int64),
                   np.array(firsts, np.int64))
-
-
-def read_vocabulary(path: Path, size: int, lower_case: bool) -> list[str]:
-    """Words, one a line, the most frequent first, for a table of `size` rows.
-
-    Raises:
-        DataFormatError: more words than the table has rows, an empty line, a word that was there before, or one with a
-            capital letter where the text is read in lower case, so that it would never occur.
-    """
-    line_of: dict[str, int] = {}
-    for number, word in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
-        if not word.strip() or len(word.split()) != 1:
-            raise at_line(path, number, "one word", repr(word[:40]))
-        if lower_case and word != word.lower():
-            raise at_line(path, number, "a word in lower case, as lower_case=true reads the text", repr(word[:40]))
-        if word in line_of:
-            raise at_line(path, number, f"a word that is not on line {line_of[word]}", repr(word[:40]))
-        if len(line_of) == size - FIRST:
-            raise at_line(path, number, f"at most {size - FIRST} words, as the table has {size} rows and {FIRST} of "
-                          "them are for the end and the unknown word", "one more")
-        line_of[word] = number
-    if not line_of:
-        raise DataFormatError(path, 0, "at least one word", "an empty file")
-    return list(line_of)
-
-
-def check_table(words: Sequence[str], rows: int) -> None:
-    """Raises UsageError for a vocabulary that does not fit the table of word vectors."""
-    if len(words) > rows:
-        raise UsageError(f"[skip_thoughts] a vocabulary of {len(words)} words is larger than the table of {rows} rows")

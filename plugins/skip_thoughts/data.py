@@ -13,22 +13,20 @@ import numpy as np
 from duoln import Stream
 from duoln.data import Batch
 from duoln.data.batches import check_range
-from duoln.data.text import describe_unknown
+from duoln.data.text import describe_unknown, read_books
 from duoln.errors import UsageError
 from duoln.plugins.skip_thoughts import made
 from duoln.plugins.skip_thoughts.corpus import (
     END,
     FIRST,
+    MOST_BYTES,
     UNKNOWN,
     Corpus,
-    check_table,
     first_of_validation,
     make_corpus,
-    read_books,
-    read_vocabulary,
 )
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, absent, in_home, locate, original_or_made
+from duoln.tasks.originals import DATA_SEED, first_there, in_home, original_or_made
 
 Source = Literal["auto", "bookcorpus", "novels100", "novels", "made"]
 Filter = Literal["batch", "corpus"]
@@ -148,9 +146,20 @@ class HomogeneousBatches:
         return self._plans[epoch]
 
 
-def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, vocabulary: str | None,
-                valid_share: float, root: Path | None = None) -> tuple[Dataset, Corpus]:
-    """A corpus with the numbers of a table of so many rows: rarer words are unknown.
+class Loaded(NamedTuple):
+    """A corpus with the numbers of a table of so many rows: rarer words are unknown."""
+
+    dataset: Dataset
+    corpus: Corpus
+    held_out: Corpus | None
+    """The books for validation alone, if it has some."""
+    why: str
+    """The reason why its books are synthetic; "" where they are not."""
+
+
+def load(source: Source, path: str | None, words: int, lower_case: bool, valid_share: float,
+         root: Path | None = None) -> Loaded:
+    """The corpus of a source, or of a file.
 
     Each argument is the setting of this name, and `path` the setting `corpus`; `root` is searched before DUOLN_DATA.
     The words of training are counted, so that a word that only validation has is unknown there.
@@ -163,59 +172,31 @@ def load_corpus(source: Source, path: str | None, words: int, lower_case: bool, 
     if words <= FIRST:
         raise UsageError(f"[skip_thoughts] expected words of at least {FIRST + 1} (the end and the unknown word are "
                          f"two of them), found {words}")
-    given = None if vocabulary is None else read_vocabulary(in_home(vocabulary), words, lower_case)
-    file, held_out = _find(source, path, root)[0]
-    share = 0.0 if held_out is not None else valid_share
-    if file is None:
-        dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
-        corpus = make_corpus(dataset.name, books, lower_case, given, share)
+    if path is not None and source != "made":
+        files, why = [in_home(path)], ""
     else:
-        corpus = make_corpus(str(file), read_books(file), lower_case, given, share)
+        files, why = original_or_made(source, partial(_find, source, root), list[Path])
+    if not files:
+        dataset, books = Dataset("made books", "synthetic"), made.make_books(DATA_SEED)
+        corpus = make_corpus(dataset.name, books, lower_case, valid_share=valid_share)
+    else:
+        corpus = make_corpus(str(files[0]), read_books(files[0], MOST_BYTES), lower_case,
+                             valid_share=valid_share if len(files) == 1 else 0.0)
         count = len(corpus.lengths)
         dataset = (Dataset("BookCorpus", "original") if count >= WHOLE_CORPUS else
-                   Dataset(f"{file.name.split('.')[0]}, {count:,} sentences", "substitute"))
+                   Dataset(f"{files[0].name.split('.')[0]}, {count:,} sentences", "substitute"))
     numbers = np.where(corpus.numbers < words, corpus.numbers, np.int32(UNKNOWN))
     corpus = corpus._replace(words=corpus.words[:words], numbers=check_range("skip_thoughts", numbers, words))
-    check_table(corpus.words, words)
-    return dataset, corpus
+    held_out = [make_corpus(str(file), read_books(file, MOST_BYTES), lower_case, corpus.words[FIRST:])
+                for file in files[1:]]
+    return Loaded(dataset, corpus, held_out[0] if held_out else None, why)
 
 
-def load_held_out(source: Source, path: str | None, lower_case: bool, corpus: Corpus, root: Path | None = None,
-                  ) -> Corpus | None:
-    """The books for validation alone of the corpus that `load_corpus` gives, in its numbers; None if it has none.
-
-    Raises:
-        DataError: the file of these books is missing or damaged.
-    """
-    file = _find(source, path, root)[0].held_out
-    return None if file is None else make_corpus(str(file), read_books(file), lower_case, corpus.words[FIRST:])
-
-
-class _Files(NamedTuple):
-    train: Path | None
-    """The file of the corpus; None for synthetic books."""
-    held_out: Path | None
-
-
-def why_made(source: Source, path: str | None, root: Path | None = None) -> str:
-    """The reason why `load_corpus` gives synthetic books; "" where it gives others."""
-    return _find(source, path, root)[1]
-
-
-def _find(source: Source, path: str | None, root: Path | None) -> tuple[_Files, str]:
-    if path is not None and source != "made":
-        return _Files(in_home(path), None), ""
-
-    def find() -> Callable[[], _Files]:
-        names = tuple(PLACES) if source == "auto" else (source,)
-        for files in (locate(PLACES[name], root) for name in names):
-            if files is not None:
-                return partial(_Files, files[0], files[1] if len(files) > 1 else None)
-        raise absent([PLACES[name][0] for name in names], root,
-                     "put the text there (BookCorpus is no longer distributed), or name any plain text with --set "
-                     "corpus=FILE; --preset small does without BookCorpus")
-
-    return original_or_made(source, find, partial(_Files, None, None))
+def _find(source: Source, root: Path | None) -> Callable[[], list[Path]]:
+    first = first_there(PLACES, tuple(PLACES) if source == "auto" else (source,), root,
+                        "put the text there (BookCorpus is no longer distributed), or name any plain text with --set "
+                        "corpus=FILE; --preset small does without BookCorpus")
+    return lambda: first.files
 
 
 def unknown_words(corpus: Corpus, held_out: Corpus | None, judged: Mapping[str, Batch], where: object) -> str:

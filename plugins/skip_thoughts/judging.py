@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from duoln.data import Batch
-from duoln.plugins.skip_thoughts import classify, figures, relatedness
+from duoln.plugins.skip_thoughts import classify, relatedness
 
 _ROWS = 256
 """Sentences a forward pass."""
@@ -33,7 +33,7 @@ def codes(encode: Callable[[Batch], np.ndarray], words: np.ndarray, lengths: np.
         mask = np.arange(longest)[:, None] < lengths[chosen]
         parts.append(encode({"words": np.ascontiguousarray(words[chosen, :longest].T), "mask": mask}))
     rows = np.concatenate(parts)
-    figures.check_codes(rows)
+    relatedness.check_codes(rows)
     rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(rows.dtype).tiny)
     back = np.empty_like(order)
     back[order] = np.arange(len(order))

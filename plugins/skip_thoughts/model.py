@@ -9,7 +9,7 @@ import numpy as np
 from duoln import Stream, Tensor, nn, ops
 from duoln.nn import Params
 
-Norm = Literal["none", "layer", "layer-theano"]
+Norm = Literal["none", "layer-theano"]
 FLOOR = 1e-8
 """Added to the probability of a word in the loss."""
 LARGEST_NORM = 5.0
@@ -30,7 +30,7 @@ class SkipThoughts(nn.Module):
 
     Args:
         words, width, hidden, norm: the settings of these names. "layer-theano" is the form of the code behind the
-            paper, with biases inside of the norms; "layer" that of eq. 26-28.
+            paper, with biases inside of the norms.
         floor: added to the probability of a word in the loss.
 
     Shape:

@@ -7,13 +7,13 @@ correlation on the trial pairs is measured. Training ends at the first round wit
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from duoln import Stream
+from duoln.errors import DivergedError
 from duoln.nn import init
-from duoln.plugins.skip_thoughts import figures
 
 Round = Literal["keras0", "keras1"]
 ROUNDS: dict[Round, tuple[int, int]] = {"keras0": (100, 128), "keras1": (10, 32)}
@@ -23,6 +23,50 @@ SHUFFLE = 1234
 _TRAIN, _TRIAL, _TEST = 0, 1, 2
 _RATE, _BETA1, _BETA2, _EPS = 1e-3, 0.9, 0.999, 1e-8
 _MOST_ROUNDS = 1000
+
+
+def check_codes(codes: Any) -> None:
+    """Check that codes are numbers: of others a classifier learns nothing, and has figures all the same.
+
+    Args:
+        codes: (sentences, width), dense or sparse.
+
+    Raises:
+        DivergedError: some are not finite.
+    """
+    finite = np.isfinite(codes.data if not isinstance(codes, np.ndarray) else codes)
+    if not finite.all():
+        raise DivergedError(f"[skip_thoughts] expected finite codes of {codes.shape[0]} sentences, found "
+                            f"{int((~finite).sum()):,} numbers that are not")
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's correlation; 0 where one side does not vary.
+
+    Shape:
+        x, y (n,).
+    """
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    a, b = a - a.mean(), b - b.mean()
+    a, b = a / (np.abs(a).max() or 1.0), b / (np.abs(b).max() or 1.0)  # otherwise the squares of tiny values become 0
+    size = float(np.sqrt((a @ a) * (b @ b)))
+    return float(np.clip(a @ b / size, -1.0, 1.0)) if size else 0.0
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's correlation: Pearson's of the ranks, equal values sharing the mean of theirs.
+
+    Shape:
+        x, y (n,).
+    """
+    return pearson(_ranks(x), _ranks(y))
+
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    _, group, counts = np.unique(x, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: np.ndarray = (ends - (counts - 1) / 2)[group]
+    return ranks
 
 
 class Relatedness(NamedTuple):
@@ -66,7 +110,7 @@ def judge(u: np.ndarray, v: np.ndarray, scores: np.ndarray, parts: np.ndarray, s
     Raises:
         DivergedError: a code is not finite.
     """
-    figures.check_codes(np.concatenate((u, v)))
+    check_codes(np.concatenate((u, v)))
     x = features(u, v).astype(np.float64)
     target = sparse_target(scores)
     order = np.flatnonzero(parts == _TRAIN)
@@ -76,13 +120,13 @@ def judge(u: np.ndarray, v: np.ndarray, scores: np.ndarray, parts: np.ndarray, s
     best, kept, rounds = -1.0, model.weights.copy(), 0
     for _ in range(_MOST_ROUNDS):
         model.fit(x[order], target[order], *epochs_and_batch)
-        score = figures.pearson(model.scores(x[trial]), scores[trial])
+        score = pearson(model.scores(x[trial]), scores[trial])
         if not score > best:  # NaN, the correlation of predictions that are all equal, is no gain
             break
         best, kept, rounds = score, model.weights.copy(), rounds + 1
     model.weights = kept
     predicted, true = model.scores(x[test]), scores[test].astype(np.float64)
-    return Relatedness(figures.pearson(predicted, true), figures.spearman(predicted, true),
+    return Relatedness(pearson(predicted, true), spearman(predicted, true),
                        float(np.mean((predicted - true) ** 2)), rounds)
 
 

@@ -15,7 +15,7 @@ from duoln.errors import DataFormatError
 from duoln.plugins.skip_thoughts import made, tokens
 from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
 from duoln.plugins.skip_thoughts.made import Pair
-from duoln.tasks.originals import DATA_SEED, absent, locate
+from duoln.tasks.originals import DATA_SEED, first_there
 
 LABELLED = {"mr": "rt-polarity.all.gz", "cr": "custrev.all.gz", "subj": "subj.all.gz", "mpqa": "mpqa.all.gz"}
 PAIRS = ("SICK_train.txt.gz", "SICK_trial.txt.gz", "SICK_test_annotated.txt.gz")
@@ -136,10 +136,8 @@ def load(names: Sequence[str], synthetic: bool, lower_case: bool, root: Path | N
 
 
 def _find(name: str, root: Path | None) -> Path:
-    files = locate([f"{FOLDER}/{name}"], root)
-    if files is None:
-        raise absent([f"{FOLDER}/{name}"], root, "put it there; --set judge=none trains without judging codes")
-    return files[0]
+    return first_there({name: (f"{FOLDER}/{name}",)}, (name,), root,
+                       "put it there; --set judge=none trains without judging codes").files[0]
 
 
 def as_batch(test: TestSet, number: Mapping[str, int]) -> Batch:

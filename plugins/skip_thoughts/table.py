@@ -13,7 +13,6 @@ from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
-from duoln.plugins.skip_thoughts.corpus import check_table
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS
 from duoln.tasks import Findings, ReferenceTable, Trained, option
@@ -66,11 +65,9 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         classify.check_library()
     cfg, model = trained.config, trained.model
     assert isinstance(model, SkipThoughts)
-    dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary,
-                                       cfg.valid_share)
+    dataset, corpus, _, _ = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share)
     tests = sets.load(names, dataset.provenance == "synthetic", cfg.lower_case)
     table = trained.params["embedding"]["table"]
-    check_table(corpus.words, table.shape[0])
     words, rows = list(corpus.words), [table.numpy()]
     remarks = [f"the run: {trained.variant} after {trained.update:,} updates, {model.hidden} units, trained on "
                f"{dataset.label}"]

@@ -51,8 +51,6 @@ class SkipThoughtsConfig(Config):
     first that is available."""
     corpus: str | None = None
     """A plain text of your own; none is that of the data folders."""
-    vocabulary: str | None = None
-    """A file of words, the most frequent first; none counts those of the sentences for training."""
     valid_share: float = 0.02
     """Share of each book, at its end, that is left out of training, where no whole books are."""
     valid_triplets: int = 1024
@@ -99,15 +97,13 @@ class SkipThoughtsTask(Task):
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
         if cfg.judge != "none":
             classify.check_library()
-        dataset, corpus = data.load_corpus(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.vocabulary,
-                                           cfg.valid_share, root)
-        held_out = data.load_held_out(cfg.source, cfg.corpus, cfg.lower_case, corpus, root)
-        why = data.why_made(cfg.source, cfg.corpus, root)
+        dataset, corpus, held_out, why = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share,
+                                                   root)
         with suited_to(cfg.source, why):
             splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
                                  cfg.seed, cfg.filtering, cfg.valid_triplets)
         judged = {} if cfg.judge == "none" else self._judged(cfg, dataset, corpus, root)
-        unknown = data.unknown_words(corpus, held_out, judged, cfg.vocabulary or corpus.name)
+        unknown = data.unknown_words(corpus, held_out, judged, corpus.name)
         return replace(splits, evaluation={**splits.evaluation, **judged}, remarks=(why, unknown))
 
     def _judged(self, cfg: SkipThoughtsConfig, dataset: Dataset, corpus: Corpus, root: Path | None) -> dict[str, Batch]:

@@ -8,15 +8,13 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from duoln.data import read_lines
 from duoln.data.bounded import Unpacked, opened
-from duoln.data.text import at_line
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.skip_thoughts.corpus import FIRST
 
 _WIDEST = 4096
 """Values of the longest vector that is believed."""
-_MOST_BYTES, _LONGEST_LINE = 1 << 34, 1 << 17
+_MOST_BYTES = 1 << 34
 """The vectors of Google News have 3.6 thousand million bytes, 1,200 each."""
 _LONGEST_WORD = 1 << 10
 _LONGEST_HEAD = 64
@@ -33,67 +31,15 @@ class Expansion(NamedTuple):
 
 
 def read_vectors(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """The vectors of some words from a file of word2vec: binary if the name ends in .bin or .bin.gz, else text.
-
-    Text may be without its first line of two numbers. Words with "_" in them, which are phrases, are left out.
+    """The vectors of some words from a binary file of word2vec. Words with "_" in them, phrases, are left out.
 
     Raises:
-        DataError: the file cannot be read.
-        DataFormatError: a vector of another width than the others, values that are no finite numbers, or no UTF-8; the
-            message names the line, or in a binary file the byte.
+        DataError: the file cannot be read. DataFormatError: it has another form, or values that are no finite numbers;
+            the message names the byte.
     """
     wanted = {word for word in wanted if "_" not in word}
-    if not path.name.removesuffix(".gz").endswith(".bin"):
-        return _read_text(path, wanted)
     with opened(path, "file of word vectors") as raw:
         return _records(path, Unpacked(path, raw, _MOST_BYTES), wanted)
-
-
-def _read_text(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    vectors: dict[str, np.ndarray] = {}
-    width = 0
-    for number, line in read_lines(path, _MOST_BYTES, _LONGEST_LINE):
-        word, *values = line.rstrip(" ").split(" ")
-        if number == 1 and len(values) == 1 and word.isdecimal() and values[0].isdecimal():
-            try:
-                width = _width(f"{path}: line 1", int(values[0]))
-            except ValueError as error:  # Python reads no number of thousands of digits
-                raise at_line(path, 1, "a width", f"{values[0][:40]}...") from error
-            continue
-        width = width or _width(f"{path}: line {number}", len(values))
-        while len(values) > width and not _is_number(values[0]):  # a few words of GloVe 840B have spaces
-            word += f" {values.pop(0)}"
-        if len(values) != width:
-            raise at_line(path, number, f"a word and {width} numbers", f"{len(values)} numbers after {word[:40]!r}")
-        if word in wanted and word not in vectors:
-            vectors[word] = _numbers(path, number, values)
-    if not width:
-        raise DataFormatError(path, 0, "at least one vector", "none")
-    return vectors
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _numbers(path: Path, number: int, values: Sequence[str]) -> np.ndarray:
-    try:
-        vector = np.array(values, np.float32)
-    except ValueError:
-        vector = np.full(1, np.nan)
-    if not np.isfinite(vector).all():
-        raise at_line(path, number, "finite numbers after a word", " ".join(values)[:40])
-    return vector
-
-
-def _width(where: str, width: int) -> int:
-    if not 1 <= width <= _WIDEST:
-        raise DataFormatError(where, 0, f"vectors of 1 to {_WIDEST} numbers", width)
-    return width
 
 
 def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, np.ndarray]:
@@ -101,7 +47,9 @@ def _records(path: Path, file: IO[bytes], wanted: Collection[str]) -> dict[str, 
     parts = head.split()
     if len(parts) != 2 or not all(p.isdigit() for p in parts) or not head.endswith(b"\n"):
         raise DataFormatError(path, 0, "a line of two numbers, words and width", repr(head[:40]))
-    width, at = _width(str(path), int(parts[1])), len(head)
+    width, at = int(parts[1]), len(head)
+    if not 1 <= width <= _WIDEST:
+        raise DataFormatError(path, 0, f"vectors of 1 to {_WIDEST} numbers", width)
     vectors: dict[str, np.ndarray] = {}
     for _ in range(int(parts[0])):
         word = bytearray()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from duoln import Stream
+from duoln.data.text import read_books
 from duoln.errors import DataError
-from duoln.plugins.transformer.books import Books, of_texts, read_books
+from duoln.plugins.transformer.alphabet import encode
 from duoln.tasks import Dataset
-from duoln.tasks.originals import DATA_SEED, absent, in_home, locate, original_or_made
+from duoln.tasks.originals import DATA_SEED, first_there, in_home, original_or_made
 
 Source = Literal["auto", "novels", "novels100", "made"]
 
@@ -21,8 +24,21 @@ PLACES = {"novels": ("books/novels.txt.gz",),
           "novels100": ("books/novels100.txt.gz", "books/novels100_heldout.txt.gz")}
 """The files of each corpus below a data folder, in the order in which "auto" looks; a second one has books for
 validation and test alone."""
+_MOST_BYTES = 1 << 28
+"""The largest size of a text, unpacked; the 95 novels have 73 million bytes."""
+_BLOCK = 1 << 10
+"""Lines that are in memory as text at a time."""
 _CUTS = 0.9, 0.95
 """The shares at which a text of fewer than three books is cut."""
+
+
+class Books(NamedTuple):
+    """Books, one after another."""
+
+    classes: np.ndarray
+    """The classes of all characters: uint8 (characters,)."""
+    starts: np.ndarray
+    """The first character of each book, and the end: int64 (books + 1,)."""
 
 
 class Parts(NamedTuple):
@@ -50,23 +66,43 @@ def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tu
 
 
 def _made() -> tuple[Dataset, Parts]:
-    return Dataset("made books", "synthetic"), parts(of_texts(make_books(DATA_SEED)), None, "made books")
+    return Dataset("made books", "synthetic"), parts(as_classes(make_books(DATA_SEED)), None, "made books")
 
 
 def _read(path: Path, held_out: Path | None) -> tuple[Dataset, Parts]:
-    split = parts(read_books(path), None if held_out is None else read_books(held_out), path)
+    split = parts(load_books(path), None if held_out is None else load_books(held_out), path)
     return Dataset(f"{path.name.split('.')[0]}, {sum(map(len, split)):,} characters", "substitute"), split
+
+
+def load_books(path: Path) -> Books:
+    """The books of a plain text in UTF-8, gzipped or not, a block at a time: the text is never stored whole.
+
+    Raises:
+        DataError: there is no book. The rest as `read_books`.
+    """
+    books = as_classes(read_books(path, _MOST_BYTES))
+    if len(books.starts) < 2:
+        raise DataError(f"{path}: expected at least one book, found none")
+    return books
+
+
+def as_classes(books: Iterable[Iterable[str]]) -> Books:
+    """Books as their characters; each line of a book ends with a newline. A book without lines is none."""
+    classes, starts = bytearray(), array("q", [0])
+    for book in books:
+        lines = iter(book)
+        while block := list(islice(lines, _BLOCK)):
+            classes += encode("\n".join([*block, ""])).tobytes()
+        if len(classes) > starts[-1]:
+            starts.append(len(classes))
+    return Books(np.frombuffer(classes, np.uint8), np.array(starts, np.int64))
 
 
 def _find(source: Source, root: Path | None) -> Callable[[], tuple[Dataset, Parts]]:
     """The function that reads a corpus and the books held out beside it, if it has some."""
-    names = tuple(PLACES) if source == "auto" else (source,)
-    for name in names:
-        files = locate(PLACES[name], root)
-        if files is not None:
-            return partial(_read, files[0], files[1] if len(files) > 1 else None)
-    raise absent([PLACES[name][0] for name in names], root,
-                 "put the text there, or name any plain text with --set corpus=FILE")
+    files = first_there(PLACES, tuple(PLACES) if source == "auto" else (source,), root,
+                        "put the text there, or name any plain text with --set corpus=FILE").files
+    return partial(_read, files[0], files[1] if len(files) > 1 else None)
 
 
 def parts(books: Books, held_out: Books | None, where: object) -> Parts:
@@ -98,8 +134,8 @@ _WHERE = ("at sea", "in the garden", "by the house", "on the road")
 _WHEN = ("", " today", " at last", " again")
 
 
-def make_books(seed: int, books: int = 6, sentences: int = 240) -> list[str]:
-    """Synthetic books; a verb agrees with its subject. A line with `###` begins each; eight sentences are a line."""
+def make_books(seed: int, books: int = 6, sentences: int = 240) -> list[list[str]]:
+    """The lines of synthetic books, of eight sentences each; a verb agrees with its subject."""
     made = []
     for k in range(books):
         rng = Stream(seed, "transformer.books", step=k)
@@ -107,5 +143,5 @@ def make_books(seed: int, books: int = 6, sentences: int = 240) -> list[str]:
             ("subject", len(_SUBJECTS)), ("many", 2), ("where", len(_WHERE)), ("when", len(_WHEN))))
         lines = [f"{' '.join(_SUBJECTS[s][2 * m:2 * m + 2])} {_WHERE[w]}{_WHEN[t]}."
                  for s, m, w, t in zip(subjects, many, where, when, strict=True)]
-        made.append("### A made book\n" + "".join(" ".join(lines[i:i + 8]) + "\n" for i in range(0, sentences, 8)))
+        made.append([" ".join(lines[i:i + 8]) for i in range(0, sentences, 8)])
     return made

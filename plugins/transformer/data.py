@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from duoln import Stream
 from duoln.data import Batch
 from duoln.data.batches import check_range
-from duoln.errors import DataError, UsageError
+from duoln.errors import DataError
 from duoln.plugins.transformer import corpus
 from duoln.plugins.transformer.alphabet import CLASSES
-from duoln.plugins.transformer.corpus import Source
 from duoln.tasks import Splits
+from duoln.tasks.settings import check_least
 
 
 class Windows:
@@ -48,24 +49,22 @@ def fixed_windows(text: np.ndarray, length: int, count: int) -> Batch:
     return _windows(text, np.arange(count) * ((len(text) - 1 - length) // max(count - 1, 1)), length)
 
 
-def splits(source: Source, file: str | None, length: int, batch_size: int, updates: int, windows: int, seed: int,
-           root: Path | None = None) -> Splits:
+def splits(cfg: Any, root: Path | None = None) -> Splits:
     """Training windows, and those that are evaluated, each set with how often each class is in the training text.
 
     Raises:
         UsageError: a length, a batch, an epoch or a number of windows below 1.
         DataError: a part of the text is shorter than a window. The rest as `corpus.load`.
     """
-    for name, value in (("length", length), ("batch_size", batch_size), ("updates", updates), ("windows", windows)):
-        if value < 1:
-            raise UsageError(f"[transformer] expected {name} of at least 1, found {value}")
-    (dataset, parts), why = corpus.load(source, file, root)
+    check_least("transformer", cfg, length=1, batch_size=1, updates=1, windows=1)
+    length, (dataset, parts), why = cfg.length, *corpus.load(cfg.source, cfg.corpus, root)
     for part, text in parts._asdict().items():
         if len(text) <= length:
             raise DataError(f"[transformer] {dataset.name}: expected more than {length} characters for {part}, as the "
                             f"length of a window is; found {len(text)}{why and f'; {why}'}")
         check_range(f"transformer: {part}", text, CLASSES)
     counts = np.bincount(parts.train, minlength=CLASSES).astype(np.int32)
-    evaluation = {part: {**fixed_windows(text, length, windows), "counts": counts}
+    evaluation = {part: {**fixed_windows(text, length, cfg.windows), "counts": counts}
                   for part, text in (("valid", parts.valid), ("test", parts.test))}
-    return Splits(dataset, Windows(parts.train, length, batch_size, seed), updates, evaluation, (why,))
+    train = Windows(parts.train, length, cfg.batch_size, cfg.seed)
+    return Splits(dataset, train, cfg.updates, evaluation, (why,))

@@ -100,8 +100,7 @@ class TransformerTask(Task):
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: TransformerConfig, root: Path | None = None) -> Splits:
-        splits = data.splits(cfg.source, cfg.corpus, cfg.length, cfg.batch_size, cfg.updates, cfg.windows, cfg.seed,
-                             root)
+        splits = data.splits(cfg, root)
         rate = rate_remark(cfg.epochs * splits.steps_per_epoch, cfg.warmup, cfg.warm)
         return replace(splits, remarks=(*splits.remarks, rate))
 

@@ -32,11 +32,11 @@ from duoln.bench import schema
 from duoln.bridge.weights import load_pytorch
 from duoln.data import read_idx, read_text
 from duoln.data.npz import Expected, map_npy
+from duoln.data.text import read_books
 from duoln.errors import CheckpointError, DataError, DataFormatError, RecordError, UsageError
 from duoln.kernels.native import storage
 from duoln.plugins.attentive_reader import corpus as questions
 from duoln.plugins.attentive_reader.questions import parse as parse_question
-from duoln.plugins.attentive_reader.vocabulary import read_words
 from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting, iam
@@ -44,7 +44,7 @@ from duoln.plugins.las import audio, spoken, timit
 from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books, sets, vectors
-from duoln.plugins.transformer.books import read_books as read_characters
+from duoln.plugins.transformer.corpus import load_books as read_characters
 from duoln.runs import checkpoint, curves, folder, identity, log, tensor_file
 from duoln.runtime import tensor
 
@@ -235,8 +235,6 @@ READERS = {
     "IDX": Reader(read_idx, [_idx(3, 4), _idx(2, 5, 6), _idx(7)], DATA),
     "IDX, gzip": Reader(read_idx, [gzip.compress(_idx(3, 4)), gzip.compress(_idx(2, 5, 6))], (DataError,), mutate=_gzip),
     "packed images (npz)": Reader(draw.read_packed, [_packed(2), _packed(3, save=np.savez)], (DataError,), mutate=_zip),
-    "images (CIFAR-10 binary)": Reader(_short(lambda p: cifar.parse_batch(str(p), p.read_bytes())),
-                                       [_RECORD, bytes([9]) + _RECORD[1:]], DATA),
     "images (CIFAR-10 archive)": Reader(_short(cifar.read_archive), [_archive(1), _archive(9)], (DataError,), mutate=_gzip),
     "images (CIFAR-10, npz)": Reader(cifar.read_subset, [_subset(2), _subset(3)], (DataError,), mutate=_zip),
     "images as text (amat)": Reader(draw.read_text, [_amat(1), _amat(3)], DATA),
@@ -254,24 +252,20 @@ READERS = {
                                       (DataError,), mutate=_gzip),
     "captions as features (npz)": Reader(_captions_alone, [_npz(**_features_of_captions(5)),
                                                            _npz(np.savez, **_features_of_captions(7))], (DataError,), mutate=_zip),
-    "books (text, gzip)": Reader(lambda p: books.make_corpus("books", books.read_books(p), True), [_BOOKS, gzip.compress(_BOOKS)],
+    "books (text, gzip)": Reader(lambda p: books.make_corpus("books", read_books(p, books.MOST_BYTES), True), [_BOOKS, gzip.compress(_BOOKS)],
                                  (DataError,), mutate=_perhaps_gzip),
     "characters (text, gzip)": Reader(read_characters, [_BOOKS, gzip.compress(_BOOKS)], (DataError,), mutate=_perhaps_gzip),
     "a text (text, gzip)": Reader(read_text, ["caf\xe9\r\nau lait\n".encode() * 9, gzip.compress(_BOOKS)], DATA, mutate=_perhaps_gzip),
-    "vocabulary (text)": Reader(lambda p: books.read_vocabulary(p, 9, False), [b"the\ncat\nsat\n", "caf\xe9\na\n".encode()], DATA),
     "labelled sentences (gzip)": Reader(sets.read_labelled, [gzip.compress(b"0 a dull one\n1 a fine one\n"), b"1 good\n0 bad\n"],
                                         (DataError,), mutate=_perhaps_gzip),
     "pairs (text, gzip)": Reader(sets.read_pairs, [_SICK, gzip.compress(_SICK)], (DataError,), mutate=_perhaps_gzip),
-    "word vectors (text)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [b"2 3\ncat 1 2 3\ndog 4 5 6.5\n", b"cat 1\ndog -2e3\n"],
-                                  (DataError,)),
     "word vectors (binary)": Reader(lambda p: vectors.read_vectors(p, ["cat", "dog"]), [_VECTORS, _VECTORS * 2], (DataError,), "v.bin"),
     "question": Reader(lambda p: parse_question(p, p.read_bytes()), [_QUESTION, _QUESTION.partition(b"@entity1:")[0]], DATA),
     "questions (tar)": Reader(_read_questions, [_tar("w", 1), _tar("w", 2)], DATA),
     "questions (tar, gzip)": Reader(_read_questions, [_tar("w:gz", 1), _tar("w:gz", 2)], (DataError,), mutate=_gzip),
-    "words": Reader(lambda p: read_words(p, 10), [b"the\n@entity1\nof\n", b"caf\xc3\xa9\r\nthe\r\n"], DATA),
     "sound (RIFF wav)": Reader(lambda p: audio.read_audio(p, 16000), [_WAV, _WAV.replace(b"LIST", b"odd ")], DATA),
     "sound (NIST SPHERE)": Reader(lambda p: audio.read_audio(p), [_SPHERE, _SPHERE.replace(b"s2 01", b"s2 10")], DATA),
-    "spoken digits (npz)": Reader(lambda p: spoken._read(p, 8000, "word", "take"),
+    "spoken digits (npz)": Reader(lambda p: spoken._read(p),
                                   [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
     "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
@@ -288,7 +282,7 @@ READERS = {
     "a model's checkpoint": Reader(hostile_runs.read_model, [hostile_runs.saved(), hostile_runs.saved(4, best=None)], MODEL, _STEP,
                                    {"config.json": hostile_runs.config()}),
     "a run resumed": Reader(hostile_runs.resume, [hostile_runs.saved(), hostile_runs.saved(12, worse=2)], RUN),
-    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, ["a01-000u", "b02", "c03", "d04"]),
+    "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, {"a01-000u", "b02", "c03", "d04"}),
                                       [b"a01-000u\n", b"a01-000u\ne05\n"], DATA, "testset_v.txt",
                                       {"trainset.txt": b"c03", "testset_t.txt": b"b02", "testset_f.txt": b"d04"}),
     "record (JSON)": Reader(schema.load, [_MEASURED, _CONFIG], RECORD),

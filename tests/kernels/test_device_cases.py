@@ -140,7 +140,7 @@ ORDINARY = ("layer_norm float16 9 x 64", "layer_norm bfloat16 5 x 64, misaligned
             "lstm float16 layer T4 B5 in3 H33 masked, reverse", "gru bfloat16 none T4 B5 in3 H33 masked, reverse",
             "rnn float16 layer T4 B5 in3 H33 masked, reverse", "lstm_cell bfloat16 layer-cell B3 H33",
             "softmax_cross_entropy bfloat16 130 x 10", "take float16 20 of 7 x 3", "linear 2500 x 33 x 50",
-            "lstm layer T9 B3 in2 H130", "write_then_read B3 P28 read 5 write 2 draw")
+            "lstm layer T9 B3 in2 H130", "write_then_read B3 P28 read 5 write 2")
 """Of each kind one, of those that take about a second."""
 MOST_COLUMNS = 1 << 18
 """Of these the sum over rows has more threads than the emulation launches."""

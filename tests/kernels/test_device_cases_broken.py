@@ -55,8 +55,7 @@ BROKEN = [
     Broken("bits are added up as numbers", "take float16 20 of 7 x 3", "sum += loaded(g[size_t(order[k]) * width + i]);", "sum += g[size_t(order[k]) * width + i];", ordinary=False),
     Broken("columns behind the last group", "take 5 of 3 x 300001", "i += gridDim.y * blockDim.x", "i += width", ordinary=False),
     Broken("a product takes a state that is not there yet", "gru bfloat16 layer T4 B5 in3 H33 masked, reverse", "if (STORAGE) h_stored[(row + batch) * hidden + unit(u)]", "if (STORAGE) h_stored[row * hidden + unit(u)]", ordinary=False),
-    Broken("DRAW sees the canvas instead of the error", "write_then_read B3 P28 read 5 write 2 draw", "= of_image - of_chances;", "= of_chances;"),
-    Broken("DRAW's rows have no strength", "filterbank B3 5 of 7, draw, inverse", "filters[size * pixels + k] * grid->gamma", "filters[size * pixels + k]", ordinary=False),
+    Broken("DRAW sees the canvas instead of the error", "write_then_read B3 P28 read 5 write 2", "= of_image - of_chances;", "= of_chances;"),
     Broken("the gradient of DRAW's divergence has no slope", "gaussian_latent B4 of 32", "along * (sigma * sigma - 1)", "along * sigma * sigma", ordinary=False)]
 
 

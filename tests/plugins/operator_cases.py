@@ -21,7 +21,7 @@ def case(name, fn, inputs, reference, length=1):
 
 
 # DRAW
-def _grids(n, pixels, size, centre, inverse):
+def _grids(n, pixels, size, inverse):
     """Banks of the rows and of the columns for each of n placements, filter by filter (Gregor et al. 2015)."""
     def reference(where):
         rows, columns = (np.zeros((n, size, pixels)) for _ in range(2))
@@ -31,7 +31,7 @@ def _grids(n, pixels, size, centre, inverse):
             stride = (pixels - 1) / (size - 1) * np.exp(log_delta)
             for bank, g, scale in ((rows, gy, strength), (columns, gx, 1.0)):
                 for i in range(size):
-                    mean = (g + 1) / 2 * (pixels + (centre == "draw")) + (i - size / 2 + 0.5) * stride
+                    mean = (g + 1) / 2 * pixels + (i - size / 2 + 0.5) * stride
                     f = np.exp(-(np.arange(pixels) - mean) ** 2 / (2 * np.exp(log_variance)))
                     bank[b, i] = scale * f / (f.sum() + 1e-4)
         return rows, columns
@@ -39,17 +39,17 @@ def _grids(n, pixels, size, centre, inverse):
     return reference
 
 
-for size, pixels, centre, inverse in ((2, 28, "edge", False), (5, 28, "draw", True), (3, 7, "edge", True)):
-    options = {"size": size, "pixels": pixels, "centre": centre, "inverse": inverse}
-    case(f"filterbank {size} {pixels} {centre}", partial(draw_ops.filterbank, **options),
+for size, pixels, inverse in ((2, 28, False), (5, 28, True), (3, 7, True)):
+    options = {"size": size, "pixels": pixels, "inverse": inverse}
+    case(f"filterbank {size} {pixels}", partial(draw_ops.filterbank, **options),
          lambda rng: [0.5 * rng.standard_normal((4, 5))], _grids(4, **options), 100)
 
 
-def _glimpse(read, write, centre):
+def _glimpse(read, write):
     def reference(canvas, image, looked):
         n, pixels, _ = canvas.shape
-        wr, wc = _grids(n, pixels, write, centre, True)(looked[:, 5:10])
-        rr, rc = _grids(n, pixels, read, centre, False)(looked[:, :5])
+        wr, wc = _grids(n, pixels, write, True)(looked[:, 5:10])
+        rr, rc = _grids(n, pixels, read, False)(looked[:, :5])
         drawn = np.stack([canvas[b] + wr[b].T @ looked[b, 10:].reshape(write, write) @ wc[b] for b in range(n)])
         error = image - 1 / (1 + np.exp(-drawn))
         seen = np.stack([np.concatenate([(rr[b] @ a[b] @ rc[b].T).ravel() for a in (image, error)]) for b in range(n)])
@@ -58,9 +58,9 @@ def _glimpse(read, write, centre):
     return reference
 
 
-for read, write, pixels, centre in ((2, 5, 28, "edge"), (3, 2, 6, "draw")):
-    options = {"read": read, "write": write, "centre": centre}
-    case(f"write_then_read {read} {write} {centre}", partial(draw_ops.write_then_read, **options),
+for read, write, pixels in ((2, 5, 28), (3, 2, 6)):
+    options = {"read": read, "write": write}
+    case(f"write_then_read {read} {write}", partial(draw_ops.write_then_read, **options),
          lambda rng, p=pixels, w=write: [rng.standard_normal((2, p, p)), rng.random((2, p, p)), 0.5 * rng.standard_normal((2, 10 + w * w))],
          _glimpse(**options), 1000)
 

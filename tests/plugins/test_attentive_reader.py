@@ -21,9 +21,9 @@ from duoln.testing.references import batch_norm, layer_norm, lstm_states
 from duoln.training.trainer import Trainer
 
 TASK = AttentiveReader()
-TINY = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500,
+TINY = {"width": 5, "hidden": 4, "batch_size": 6, "evaluate_questions": 12, "table": 500,
         "pad_multiple": 16, "tied": False, "dropout": "paper"}
-ELSEWHERE = {"questions": 12, "evaluate_questions": 6, "pad_multiple": 2}
+ELSEWHERE = {"evaluate_questions": 6, "pad_multiple": 2}
 NORMS = {"none": ("none", False), "bn": ("batch", False), "bn-everywhere": ("batch", True), "ln": ("layer-theano", False)}
 
 
@@ -305,9 +305,7 @@ def test_the_curves_of_figure_2():
 @pytest.mark.few
 @pytest.mark.peers
 @pytest.mark.parametrize(("variant", "options"), [
-    *((variant, {}) for variant in TASK.variants),
-    ("bn-everywhere", {"dropout": "inverted", "likelihood": "exact", "clip": "norm"}),
-    ("none", {"dropout": "none"}),
+    ("none", {"dropout": "none"}), ("ln", {}), ("ln", {"dropout": "inverted", "likelihood": "exact", "clip": "norm"}),
     ("ln", {"tied": True, "width": 4})])
 def test_the_peer_trains_as_we_do(variant, options, monkeypatch):
     if "dropout" in options:

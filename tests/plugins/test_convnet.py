@@ -215,7 +215,7 @@ def test_metrics_are_computed_in_float64():
 def test_settings_that_do_not_fit():
     for wrong, words in (({"rows": 0}, "rows"), ({"evaluate_images": 0}, "evaluate_images"), ({"dropout": 1.0}, "dropout"),
                          ({"dropout": -0.1}, "dropout"), ({"noise": -1.0}, "noise"), ({"noise": float("inf")}, "noise"),
-                         ({"zca_epsilon": 0.0}, "zca_epsilon"), ({"batch_size": 61}, "batch_size")):
+                         ({"batch_size": 61}, "batch_size")):
         check_error(UsageError, lambda w=wrong: TASK.data(_config("ln", **w)), words, str(next(iter(wrong.values()))))
     check_error(UsageError, lambda: _config("ln", dataset="svhn"), "cifar10, mnist", "svhn")
     check_error(ShapeError, lambda: ConvNet((11, 32, 3), 4, "none", "unit", "he"), "12 x 12", "(11, 32)")

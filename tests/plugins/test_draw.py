@@ -8,7 +8,7 @@ from task_checks import check_peer, check_task_on, lstm_reference
 
 from duoln import nn, tree
 from duoln.errors import ShapeError, UsageError
-from duoln.plugins.draw import data, peer_torch, task
+from duoln.plugins.draw import data, task
 from duoln.plugins.draw.model import Draw
 from duoln.plugins.draw.task import DrawTask
 from duoln.randomness import Stream
@@ -211,8 +211,7 @@ def test_settings_that_do_not_fit(numpy_backend):
 @pytest.mark.peers
 @pytest.mark.parametrize("variant", ["none", "wn", "ln"])
 def test_the_peer_trains_as_we_do(variant, monkeypatch):
-    for module in (task, peer_torch):
-        monkeypatch.setattr(module, "LARGEST_NORM", 0.05)  # so that the gradients are clipped
+    monkeypatch.setattr(task, "LARGEST_NORM", 0.05)  # so that the gradients are clipped
     cfg = _tiny_config(variant, hidden=12)
     check_peer(TASK, variant, cfg, 4, rtol=1e-5)
 

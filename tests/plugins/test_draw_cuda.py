@@ -1,7 +1,5 @@
 """DRAW's CUDA rules, from their own text: values and every gradient against float64, sizes, layouts, seeds and barriers."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from conftest import GPU, STAND_IN
@@ -11,15 +9,15 @@ from duoln import runtime
 from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.plugins.draw import ops
-from duoln.plugins.draw.ops.cases import bank, banks, glimpse, glimpses, latent, latents
-from duoln.plugins.draw.ops.cuda import FILTERBANK, GLIMPSE, filterbank_on_cuda, glimpse_on_cuda
-from duoln.plugins.draw.ops.fused_latent import latent_on_cuda
+from duoln.plugins.draw.ops.cases import glimpse, glimpses, latent, latents
+from duoln.plugins.draw.ops.cuda import GLIMPSE, glimpse_on_cuda
+from duoln.plugins.draw.ops.latent import latent_on_cuda
 from duoln.tasks.registry import Registry
 from duoln.testing import selftest
 from duoln.testing.closeness import check_close, tolerance
 
-CASES = [case for case in (*glimpses(), *banks(), *latents()) if case.sizes[0] < 60]
-RULES = {"write_then_read": glimpse_on_cuda, "filterbank": filterbank_on_cuda, "gaussian_latent": latent_on_cuda}
+CASES = [case for case in (*glimpses(), *latents()) if case.sizes[0] < 60]
+RULES = {"write_then_read": glimpse_on_cuda, "gaussian_latent": latent_on_cuda}
 
 
 def run(case, gpu, needs=None, used=None):
@@ -54,7 +52,7 @@ def test_values_and_gradients(case, gpu):
     compare(case, *run(case, gpu))
 
 
-SMALL = [glimpse(2, 5, 3, 2), bank(2, 3, 7), latent(2, 3)]
+SMALL = [glimpse(2, 5, 3, 2), latent(2, 3)]
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.op)
@@ -103,7 +101,7 @@ def test_a_divergence_whose_gradient_is_one_number(gpu):
 
 
 def test_what_is_not_a_number_stays_in_its_image(gpu):
-    for case in (glimpse(3, 9, 2, 2), bank(3, 2, 9), latent(3, 5)):
+    for case in (glimpse(3, 9, 2, 2), latent(3, 5)):
         plain, _ = run(case, gpu)
         for place, given in enumerate(case.inputs):
             spoilt = given.copy()
@@ -119,31 +117,29 @@ def test_what_the_kernels_leave_to_the_composed_rule(gpu):
     def reason(rule, *shapes, dtype="float32", **attrs):
         return rule.supports(gpu, *(gpu.zeros(shape, dtype) for shape in shapes), **attrs)
 
-    sizes = {"read": 2, "write": 2, "centre": "edge"}
+    sizes = {"read": 2, "write": 2}
     assert reason(glimpse_on_cuda, (0, 5, 5), (0, 5, 5), (0, 14), **sizes) == "there are no values"
     assert "more than 49152" in reason(glimpse_on_cuda, (1, 600, 600), (1, 600, 600), (1, 14), **sizes)
-    assert "more than 49152" in reason(filterbank_on_cuda, (1, 5), size=100, pixels=100)
     assert reason(latent_on_cuda, (0, 4), (0, 2)) == "there are no values"
     assert reason(latent_on_cuda, (3, 0), (3, 0)) == "there are no values"
 
 
 BARRIER = "__syncthreads();"
 OF_COMMON = source.text("text/cuda/common.cuh").count(BARRIER)
-BARRIERS = [pytest.param(file, case, k, marks=pytest.mark.minutes if k % 5 else ()) for file, case in ((GLIMPSE, SMALL[0]), (FILTERBANK, SMALL[1]))
-            for k in range(source.text(file).count(BARRIER) - OF_COMMON)]
+BARRIERS = [pytest.param(k, marks=pytest.mark.minutes if k % 5 else ()) for k in range(source.text(GLIMPSE).count(BARRIER) - OF_COMMON)]
 
 
 @pytest.mark.few
 @pytest.mark.skipif(GPU != STAND_IN, reason="a broken kernel could take a real device with it")
-@pytest.mark.parametrize(("file", "case", "which"), BARRIERS, ids=lambda value: value if isinstance(value, int) else Path(str(value)).stem)
-def test_no_barrier_can_be_left_out(file, case, which, gpu, monkeypatch):
+@pytest.mark.parametrize("which", BARRIERS)
+def test_no_barrier_can_be_left_out(which, gpu, monkeypatch):
     from duoln.kernels.launch import cuda as launch
 
-    before, after = (source.text(file).split(BARRIER)[part] for part in (slice(None, OF_COMMON + which + 1), slice(OF_COMMON + which + 1, None)))
+    before, after = (source.text(GLIMPSE).split(BARRIER)[part] for part in (slice(None, OF_COMMON + which + 1), slice(OF_COMMON + which + 1, None)))
     broken = BARRIER.join(before) + BARRIER.join(after)
     monkeypatch.setattr(launch.Kernel, "compiled", lambda self, macros: launch.cupy.RawModule(code=broken).get_function(self.entry))
     for layouts in launch.Layouts.every:
         monkeypatch.setattr(layouts, "known", {})
     with pytest.raises(KernelError, match="race"):
         for _ in range(5):
-            run(case, gpu)
+            run(SMALL[0], gpu)

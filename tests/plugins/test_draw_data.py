@@ -4,8 +4,7 @@
 import numpy as np
 import pytest
 
-from duoln import cli
-from duoln.errors import DataError, DataFormatError, DataMissingError
+from duoln.errors import DataFormatError
 from duoln.plugins.draw import corpus
 from duoln.plugins.draw.task import DrawTask
 from duoln.tasks import make_config
@@ -102,15 +101,3 @@ def test_text_files_may_end_as_they_like(tmp_path):
         path.write_text("0 " * 783 + "1\n" + "1 " * 783 + "0" + end, newline="")
         pixels = corpus.read_text(path)
         assert pixels.shape == (2, 784) and pixels.sum() == 784 and pixels[0, 783] == 1 and pixels[1, 783] == 0
-
-
-def test_the_text_files_are_prepared(texts, images, tmp_path, capsys):
-    out = tmp_path / "ready"
-    assert cli.main(["data", "prepare", "draw", "--from", str(texts), "--out", str(out)]) == 0
-    assert str(out / corpus.PACKED) in capsys.readouterr().err
-    assert all(np.array_equal(corpus.find_images(out)()[1][split], images[split]) for split in COUNTS)
-    (texts / corpus.TEXTS["valid"]).unlink()
-    check_error(DataMissingError, lambda: corpus.prepare(texts, out), "binarized_mnist_valid.amat", "missing")
-    (tmp_path / "file").write_text("")
-    texts.joinpath(corpus.TEXTS["valid"]).write_text("0 " * 784)
-    check_error(DataError, lambda: corpus.prepare(texts, tmp_path / "file"), "cannot be written")

@@ -2,14 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
 from task_checks import short_run
 
-from duoln import cli, runtime
-from duoln.plugins.draw import data, evaluation
+from duoln import cli
+from duoln.plugins.draw import data
 from duoln.plugins.draw.task import DrawTask
-from duoln.runs.trained import load_trained
 
 TASK = DrawTask()
 IMAGES = 30
@@ -41,20 +39,3 @@ def test_one_draw_is_the_evaluation_of_the_training(run, capsys):
     for name in ("valid", "test"):
         assert figures[f"{name}_bound"] == pytest.approx(result[f"{name}_bound"], rel=1e-6)
         assert figures[f"{name}_bound"] == pytest.approx(figures[f"{name}_reconstruction"] + figures[f"{name}_divergence"])
-
-
-def test_more_draws_are_means_with_noise_of_their_own(run):
-    trained = load_trained(TASK, run[0], runtime.backend("numpy"))
-    split = data.splits(trained.config, None).evaluation["test"]
-    first, second = (evaluation.of_images(trained, split, draw) for draw in (0, 1))
-    assert first.shape == (IMAGES, 2) and not np.array_equal(first, second)
-    answer = evaluation.findings(trained, evaluation.Options(draws=2), lambda line: None)
-    both = (first + second).sum(axis=1) / 2
-    assert answer.figures["test_bound"] == pytest.approx(both.mean())
-    assert answer.figures["test_error"] == pytest.approx(both.std(ddof=1) / np.sqrt(IMAGES))
-    assert [row[0] for row in answer.rows] == ["valid", "test"] and "drawn 2 times" in answer.remarks[0]
-
-
-def test_no_draws_are_refused(run, capsys):
-    assert _evaluate(run[0], "--draws", "0") == 2
-    assert "at least 1, found 0" in capsys.readouterr().err

@@ -11,9 +11,8 @@ from duoln.errors import ShapeError
 from duoln.extend import native
 from duoln.kernels.native import processor
 from duoln.plugins.draw.ops import filterbank, gaussian_latent, write_then_read
-from duoln.plugins.draw.ops.cpu import write_then_read_compiled
-from duoln.plugins.draw.ops.fused_latent import latent_compiled
-from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
+from duoln.plugins.draw.ops.glimpse import write_then_read_compiled
+from duoln.plugins.draw.ops.latent import latent_compiled
 from duoln.runtime import to_tensors
 from duoln.testing import check_error, check_rule
 
@@ -65,13 +64,11 @@ def test_a_grid_outside_sees_nothing_and_a_wide_one_the_mean(numpy_backend):
 compiles = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
 
 
-@pytest.mark.parametrize("rule", [write_then_read_in_one_pass, pytest.param(write_then_read_compiled, marks=compiles)],
-                         ids=lambda rule: rule.name)
+@compiles
 @pytest.mark.parametrize(("batch", "pixels", "read", "write", "dtype"), [
     (1, 28, 2, 5, "float32"), (3, 28, 5, 2, "float64"), (7, 5, 3, 4, "float32"), (1, 1, 2, 2, "float32"), (2, 16, 2, 3, "float64"),
     (2, 131, 4, 3, "float32"), (128, 28, 2, 5, "float32")])
-@pytest.mark.parametrize("centre", ["edge", "draw"])
-def test_the_fused_glimpse(rule, batch, pixels, read, write, dtype, centre, numpy_backend):
+def test_the_fused_glimpse(batch, pixels, read, write, dtype, numpy_backend):
     rng = np.random.default_rng(batch)
     looked = 0.5 * rng.standard_normal((batch, 10 + write * write))
     if batch > 1:
@@ -79,8 +76,8 @@ def test_the_fused_glimpse(rule, batch, pixels, read, write, dtype, centre, nump
     canvas = rng.standard_normal((batch, pixels, pixels))
     canvas[0, 0, 0], canvas[0, -1, -1] = -1000, 1000
     inputs = [canvas, rng.random((batch, pixels, pixels)), looked]
-    check_rule(write_then_read, rule, [a.astype(dtype) for a in inputs], numpy_backend,
-               {"read": read, "write": write, "centre": centre}, length=pixels ** 2)
+    check_rule(write_then_read, write_then_read_compiled, [a.astype(dtype) for a in inputs], numpy_backend,
+               {"read": read, "write": write}, length=pixels ** 2)
 
 
 @compiles
@@ -89,7 +86,7 @@ def test_a_compiled_glimpse_has_the_same_bits_for_any_number_of_threads(numpy_ba
     inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((37, 28, 28), (37, 28, 28), (37, 35))]
 
     def run():
-        out, saved = write_then_read_compiled.forward(numpy_backend, *inputs, read=2, write=5, centre="edge")
+        out, saved = write_then_read_compiled.forward(numpy_backend, *inputs, read=2, write=5)
         return *out, *write_then_read_compiled.vjp(numpy_backend, saved, out, (True,) * 3)
 
     same_bits(run)
@@ -102,7 +99,7 @@ def test_a_compiled_glimpse_has_no_denormal_numbers_and_its_caller_has(numpy_bac
     rng = np.random.default_rng(0)
     canvas, image, looked = np.zeros((3, 28, 28), np.float32), rng.random((3, 28, 28), np.float32), np.zeros((3, 35), np.float32)
     looked[:, [0, 1, 5, 6]], looked[:, 10:] = -0.9, 1
-    out, saved = write_then_read_compiled.forward(numpy_backend, canvas, image, looked, read=2, write=5, centre="edge")
+    out, saved = write_then_read_compiled.forward(numpy_backend, canvas, image, looked, read=2, write=5)
     gradients = write_then_read_compiled.vjp(numpy_backend, saved, (np.zeros_like(out[0]), np.ones_like(out[1])), (True,) * 3)
     for array in (*out, saved.filters, saved.seen_rows, *gradients):
         assert array.any() and not ((np.abs(array) > 0) & (np.abs(array) < np.finfo(np.float32).tiny)).any()
@@ -114,7 +111,7 @@ def test_a_compiled_glimpse_has_no_denormal_numbers_and_its_caller_has(numpy_bac
 def test_what_is_not_a_number_stays_in_its_row(where, numpy_backend):
     inputs = [np.full(shape, 0.5, np.float32) for shape in ((3, 9, 9), (3, 9, 9), (3, 14))]
     inputs[where][1].reshape(-1)[3] = np.nan
-    out, saved = write_then_read_compiled.forward(numpy_backend, *inputs, read=2, write=2, centre="edge")
+    out, saved = write_then_read_compiled.forward(numpy_backend, *inputs, read=2, write=2)
     gradients = write_then_read_compiled.vjp(numpy_backend, saved, out, (True,) * 3)
     for array in (*out, *gradients):
         assert np.isfinite(array[[0, 2]]).all()
@@ -134,7 +131,7 @@ def test_the_compiled_latent_variables(batch, width, dtype, numpy_backend):
 @compiles
 @pytest.mark.parametrize("given", [(True, False), (False, True)])
 @pytest.mark.parametrize(("op", "rule", "shapes", "attributes"), [
-    (write_then_read, write_then_read_compiled, ((2, 6, 6), (2, 6, 6), (2, 19)), {"read": 2, "write": 3, "centre": "edge"}),
+    (write_then_read, write_then_read_compiled, ((2, 6, 6), (2, 6, 6), (2, 19)), {"read": 2, "write": 3}),
     (gaussian_latent, latent_compiled, ((3, 14), (3, 7)), {})], ids=["glimpse", "latent"])
 def test_a_compiled_rule_of_which_one_result_is_used(op, rule, shapes, attributes, given, rng, numpy_backend):
     inputs, gradients = [rng.standard_normal(shape) for shape in shapes], []

@@ -23,7 +23,7 @@ class Small(NamedTuple):
     marks: tuple[pytest.MarkDecorator, ...] = (pytest.mark.long,)
 
 
-_READER = {"width": 5, "hidden": 4, "batch_size": 6, "questions": 24, "evaluate_questions": 12, "table": 500, "pad_multiple": 16, "tied": False, "dropout": "paper"}
+_READER = {"width": 5, "hidden": 4, "batch_size": 6, "evaluate_questions": 12, "table": 500, "pad_multiple": 16, "tied": False, "dropout": "paper"}
 _LAS = {"utterances": 6, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 1, "evaluate_utterances": 3, "beam": 2, "longest": 4}
 SMALL = {
     "attentive_reader": Small(("none", "bn-everywhere", "ln"), _READER, metric="test_nll"),

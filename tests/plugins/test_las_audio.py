@@ -113,20 +113,16 @@ _FORMAT = struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
 
 
 def test_chunks_around_the_samples_are_left_alone(tmp_path):
-    extensible = struct.pack("<HHIIHHHHIH14s", 0xFFFE, 1, 16000, 32000, 2, 16, 22, 16, 4, 1, b"\0" * 14)
-    for form in (_FORMAT, _FORMAT + b"\0\0", extensible):
-        (tmp_path / "a.wav").write_bytes(_riff((b"LIST", b"odd", None), (b"fmt ", form, None), (b"data", TONE.tobytes(), None),
-                                               (b"id3 ", b"x", None)))
-        assert len(read_audio(tmp_path / "a.wav", 16000).samples) == len(TONE)
+    (tmp_path / "a.wav").write_bytes(_riff((b"LIST", b"odd", None), (b"fmt ", _FORMAT, None), (b"data", TONE.tobytes(), None), (b"id3 ", b"x", None)))
+    assert len(read_audio(tmp_path / "a.wav", 16000).samples) == len(TONE)
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (_riff((b"data", b"ab", None)), ["b'fmt ' before", "none"]), (_riff((b"fmt ", _FORMAT, None)), ["b'data'", "the end"]),
-    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abcd", 0x7FFF0000)), ["2147418112 bytes", "4"]),
-    (_riff((b"fmt ", _FORMAT[:10], None)), ["at least 16 bytes", "10"]),
-    (_riff((b"fmt ", struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32), None)), ["format 3", "32 bits"]),
-    (_riff((b"fmt ", struct.pack("<HHIIHH", 1, 2, 16000, 64000, 4, 16), None)), ["2 channels"]),
-    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abc", None)), ["even number", "3"]), (b"RIFF\0\0\0\0AVI ", ["WAVE"])])
+    (_riff((b"data", b"ab", None)), ["undamaged RIFF wav"]), (_riff((b"fmt ", _FORMAT, None)), ["undamaged RIFF wav"]),
+    (_riff((b"fmt ", _FORMAT, None), (b"data", b"abcd", 0x7FFF0000)), ["1073709056 samples", "2"]),
+    (_riff((b"fmt ", _FORMAT[:10], None)), ["undamaged RIFF wav"]), (b"RIFF\0\0\0\0AVI ", ["undamaged RIFF wav"]),
+    (_riff((b"fmt ", struct.pack("<HHIIHH", 3, 1, 16000, 64000, 4, 32), None), (b"data", b"", None)), ["unknown format: 3"]),
+    (_riff((b"fmt ", struct.pack("<HHIIHH", 1, 2, 16000, 64000, 4, 16), None), (b"data", b"", None)), ["2 channels"])])
 def test_claims_of_a_riff_header_are_checked(tmp_path, content, words):
     (tmp_path / "a.wav").write_bytes(content)
     check_error(DataFormatError, lambda: read_audio(tmp_path / "a.wav"), "a.wav", *words)

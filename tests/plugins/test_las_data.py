@@ -8,7 +8,7 @@ from test_las_audio import FLAC, TONE, write_flac, write_sphere, write_wav
 
 from duoln import cli
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
-from duoln.plugins.las import data, librispeech, spoken, timit
+from duoln.plugins.las import data, librispeech, timit
 from duoln.plugins.las.alphabet import LETTERS, TIMIT
 from duoln.plugins.las.features import features
 from duoln.plugins.las.made import made
@@ -72,35 +72,33 @@ def test_what_timit_lacks(tmp_path):
 
 # LibriSpeech --------------------------------------------------------------------------------------------
 
-def make_librispeech(root, text="MISTER QUILTER'S MANNER", write=write_flac, ending="flac"):
+def make_librispeech(root, text="MISTER QUILTER'S MANNER", write=write_flac):
     for part, chapter in (("train-clean-100", "84-121123"), ("dev-clean", "1272-128104"), ("test-clean", "61-70968")):
         folder = root / "LibriSpeech" / part / chapter.split("-")[0] / chapter.split("-")[1]
         for k in range(2):
-            write(folder / f"{chapter}-000{k}.{ending}")
+            write(folder / f"{chapter}-000{k}.flac")
         (folder / f"{chapter}.trans.txt").write_text(f"{chapter}-0000 {text}\n{chapter}-0001 YES\n")
     return root
 
 
-LIBRISPEECH = [pytest.param(write_flac, "flac", marks=FLAC), (write_wav, "wav")]
-
-
-@pytest.mark.parametrize(("write", "ending"), LIBRISPEECH)
-def test_librispeech(tmp_path, write, ending):
-    make_librispeech(tmp_path, write=write, ending=ending)
+@FLAC
+def test_librispeech(tmp_path):
+    make_librispeech(tmp_path)
     corpus = read("librispeech", tmp_path)
     assert corpus.dataset == ("LibriSpeech (train-clean-100)", "original") and corpus.alphabet is LETTERS
     one = corpus.sets["dev"][0]
     assert "".join(one.symbols) == "mister quilter's manner" and one.length == len(TONE) == len(one.read())
     assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 2, "dev": 2, "test": 2}
-    check_error(DataFormatError, lambda: read("librispeech", make_librispeech(tmp_path, "CAFÉ 9", write, ending)),
+    check_error(DataFormatError, lambda: read("librispeech", make_librispeech(tmp_path, "CAFÉ 9")),
                 "84-121123-0000", "letters", "'é'")
     check_error(DataMissingError, lambda: read("librispeech", (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
 
 
+@FLAC
 def test_a_batch_of_librispeech_by_its_preset(tmp_path):
     """All sizes are those of the preset; of each part there are two utterances."""
     cfg = make_config(TASK, "encoder", "librispeech", {"batch_size": 2, "buckets": 1})
-    splits = TASK.data(cfg, make_librispeech(tmp_path, write=write_wav, ending="wav"))
+    splits = TASK.data(cfg, make_librispeech(tmp_path))
     batch = splits.train(0)
     assert splits.dataset.provenance == "original" and batch["x"].shape[1:] == (2, 123)
     assert len(batch["labels"]) == len("mister quilter's manner") + 1
@@ -116,9 +114,9 @@ def test_librispeech_without_soundfile(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("line", "words"), [
     ("84-121123-0000", ["84-121123-NUMBER and words"]), ("84-9-0000 YES", ["NUMBER", "84-9-0000"]),
-    ("84-121123-../../x YES", ["NUMBER"]), ("84-121123-0007 YES", ["84-121123-0007.flac", "84-121123-0007.wav", "missing"])])
+    ("84-121123-../../x YES", ["NUMBER"]), ("84-121123-0007 YES", ["84-121123-0007.flac", "missing"])])
 def test_damaged_transcripts(tmp_path, line, words):
-    make_librispeech(tmp_path, write=write_wav, ending="wav")
+    make_librispeech(tmp_path, write=write_wav)
     path = tmp_path / "LibriSpeech/train-clean-100/84/121123/84-121123.trans.txt"
     path.write_text(line + "\n")
     check_error(DataError, lambda: librispeech.read_chapter(path), *words)
@@ -150,7 +148,7 @@ def test_digits_are_spelled_and_the_last_takes_are_the_dev_set(tmp_path):
     assert corpus.sets["dev"][1].symbols == tuple("one") and corpus.sets["dev"][1].length == 450
     assert np.array_equal(corpus.sets["dev"][1].read() * 2 ** 15, TONE[:450])
     assert read("auto", tmp_path / "nowhere").dataset.provenance == "synthetic"
-    check_error(DataMissingError, lambda: read("digits", tmp_path / "nowhere"), "fsdd_train.npz", "fsdd_test.npz")
+    check_error(DataMissingError, lambda: read("digits", tmp_path / "nowhere"), "fsdd_train.npz")
 
 
 def _no_unicode(words):
@@ -193,17 +191,6 @@ def test_digits_are_made_of_their_recordings(tmp_path, capsys):
     assert cli.main(["data", "prepare", "las", "--from", str(tmp_path / "in"), "--out", str(tmp_path)]) == 4
     assert "3_theo_9.wav" in capsys.readouterr().err
     check_error(DataMissingError, lambda: TASK.prepare(tmp_path / "speech", tmp_path), "speech", "found none for train")
-
-
-def test_read_utterances(tmp_path):
-    arrays = digits()
-    arrays["text"] = np.array(["a man", "five five"] * 4)
-    arrays["sample_rate"] = np.int32(16000)
-    (tmp_path / "speech").mkdir()
-    np.savez_compressed(tmp_path / "speech/pocketsphinx_utterances.npz", **arrays)
-    corpus = read("utterances", tmp_path)
-    assert {name: len(part) for name, part in corpus.sets.items()} == {"train": 6, "dev": 1, "test": 1}
-    assert corpus.rate == data.rate_of("utterances") == spoken.UTTERANCES_RATE and corpus.sets["dev"][0].symbols == tuple("a man")
 
 
 def test_recordings_are_joined(tmp_path):

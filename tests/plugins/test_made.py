@@ -25,7 +25,7 @@ def _texts():
         "captions": make_pictures(20, 0, "train").captions,
         "books": make_books(0), "labelled": [[text, str(good)] for text, good in make_labelled(0, "MR")],
         "pairs": [[p.first, p.second] for p in make_pairs(0, "train")],
-        "characters": [[book] for book in make_characters(0)]}
+        "characters": [["### A made book\n" + "\n".join([*lines, ""])] for lines in make_characters(0)]}
 
 
 def _arrays():

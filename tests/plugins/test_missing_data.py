@@ -19,13 +19,13 @@ TASKS = ("attentive_reader", "convnet", "draw", "handwriting", "las", "mnist", "
 PARTS = [
     ("mnist", "small", "mnist/train-images-idx3-ubyte.gz"), ("mnist", "small", "mnist/t10k-labels-idx1-ubyte"),
     ("mnist", "small", "MNIST/raw/train-images-idx3-ubyte"), ("convnet", "small-mnist", "mnist/t10k-labels-idx1-ubyte.gz"),
-    ("convnet", "small", "cifar10/cifar-10-batches-bin/data_batch_1.bin"), ("convnet", "small", "cifar10/cifar-10-batches-py/test_batch"),
+    ("convnet", "small", "cifar10/cifar-10-batches-py/test_batch"),
     ("convnet", "small", "cifar10/cifar-10-binary.tar"), ("draw", "small", "binarized_mnist/binarized_mnist_valid.amat"),
     ("handwriting", "smoke", "handwriting/iam_ondb_full_test.npz"), ("handwriting", "smoke", "handwriting/lineStrokes/a01/a.xml"),
     ("las", "small", "speech/fsdd_test.npz"), ("order_embeddings", "smoke", "captions/Flickr8k.token.txt"),
     ("order_embeddings", "smoke", "captions/Flickr_8k.devImages.txt.gz"), ("order_embeddings", "smoke", "captions/coco/images/10crop/val.npy"),
     ("skip_thoughts", "smoke", "books/novels100.txt.gz"), ("skip_thoughts", "smoke", "books/novels100_heldout.txt"),
-    ("transformer", "smoke", "books/novels100_heldout.txt.gz"), ("attentive_reader", "smoke", "cloze/record_questions_sample.tar"),
+    ("transformer", "smoke", "books/novels100_heldout.txt.gz"), ("attentive_reader", "smoke", "cloze/novel_cloze_questions.tar"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_a_corpus_that_is_asked_for_is_never_replaced(name, source):
 
 @pytest.mark.parametrize(("name", "preset", "settings"), [
     ("order_embeddings", "paper", {"image_size": 260}), ("handwriting", "small", {"batch_size": 200}), ("mnist", "small", {"rows": 50_000}),
-    ("draw", "small", {"batch_size": 5_000}), ("las", "small", {"batch_size": 100}), ("attentive_reader", "small", {"questions": 900}),
+    ("draw", "small", {"batch_size": 5_000}), ("las", "small", {"batch_size": 100}), ("attentive_reader", "small", {"batch_size": 900}),
     ("convnet", "small", {"batch_size": 3_000})])
 def test_settings_of_a_corpus_that_is_missing_are_about_the_corpus(name, preset, settings):
     task, cfg = _auto(name, preset, **settings)

@@ -62,16 +62,14 @@ def test_wrong_tensors_and_attributes_are_named(call, be):
 def test_an_import_adds_each_fused_rule_once():
     Registry(PLUGINS)
     rules = {name: [rule.name for rule in op.rules("numpy")] for name, op in _operators().items()}
-    assert rules.pop("write_then_read") == ["compiled", "one pass", "composed"]
-    assert rules.pop("gaussian_latent") == ["compiled", "composed"]
-    assert rules.pop("order_violation") == ["compiled", "caption by caption", "composed"]
+    assert all(rules.pop(name) == ["compiled", "composed"] for name in ("write_then_read", "gaussian_latent", "order_violation"))
     assert all(names == ["composed"] for names in rules.values())
 
 
 @pytest.mark.long
 def test_doctor_shows_the_rules_of_plugins():
     rules = doctor.examine(with_ops=True)["ops"]
-    assert rules["write_then_read"]["numpy"] == "compiled > one pass > composed" and rules["layer_norm"]["numpy"].endswith("composed")
+    assert rules["write_then_read"]["numpy"] == "compiled > composed" and rules["layer_norm"]["numpy"].endswith("composed")
 
 
 def test_the_table_of_layouts_holds_every_operator_with_a_fused_rule():

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from task_checks import root_with
 
+from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.plugins.skip_thoughts import data
-from duoln.plugins.skip_thoughts.corpus import UNKNOWN, make_corpus, read_books
+from duoln.plugins.skip_thoughts.corpus import MOST_BYTES, UNKNOWN, make_corpus
 from duoln.plugins.skip_thoughts.data import Triplets
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.tasks import make_config
@@ -47,7 +48,7 @@ def test_the_largest_corpus_that_is_there(novels100):
     _write(novels100, "novels.txt.gz", _book("Small", "ab"))
 
     def name(source):
-        return data.load_corpus(source, None, 50, True, None, 0.02, novels100)[0].name
+        return data.load(source, None, 50, True, 0.02, novels100)[0].name
 
     assert name("auto") == name("novels100") == "novels100, 12 sentences" and name("novels") == "novels, 2 sentences"
     check_error(DataMissingError, lambda: name("bookcorpus"), "books/bookcorpus.txt.gz", "--set corpus=FILE")
@@ -56,8 +57,7 @@ def test_the_largest_corpus_that_is_there(novels100):
 
 
 def test_held_out_books_are_for_validation_alone(novels100):
-    dataset, corpus = data.load_corpus("novels100", None, 50, True, None, 0.02, novels100)
-    held_out = data.load_held_out("novels100", None, True, corpus, novels100)
+    dataset, corpus, held_out, _ = data.load("novels100", None, 50, True, 0.02, novels100)
     train, valid = data.parts(corpus, held_out, 9, 0.5)
     assert dataset.provenance == "substitute"
     assert _words_of(train) == [[*f"{book} says {letter} now .".split()] for book, letters in
@@ -70,8 +70,7 @@ def test_held_out_books_are_for_validation_alone(novels100):
 def test_a_text_of_ones_own_has_no_held_out_books(novels100):
     path = _write(novels100, "mine.txt.gz", _book("Mine", "abcdefghij"))
     for source, text in (("novels100", str(path)), ("made", None)):
-        corpus = data.load_corpus(source, text, 50, True, None, 0.02, novels100)[1]
-        assert data.load_held_out(source, text, True, corpus, novels100) is None
+        assert data.load(source, text, 50, True, 0.02, novels100).held_out is None
 
 
 def test_held_out_books_that_are_missing_or_damaged(novels100):
@@ -108,5 +107,5 @@ def test_words_are_counted_alike_in_blocks_of_any_size(monkeypatch):
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no held-out novels")
 def test_the_real_held_out_books():
     """Needs the file: five novels, 14,821 paragraphs."""
-    books = [sum(1 for _ in book) for book in read_books(REAL / "books" / HELD_OUT)]
+    books = [sum(1 for _ in book) for book in read_books(REAL / "books" / HELD_OUT, MOST_BYTES)]
     assert len([count for count in books if count]) == 5 and sum(books) == 14_821

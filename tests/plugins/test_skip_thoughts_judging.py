@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from duoln.cli import main
 from duoln.errors import DataError, DivergedError
-from duoln.plugins.skip_thoughts import classify, figures, judging, relatedness, sets, table
+from duoln.plugins.skip_thoughts import classify, judging, relatedness, sets, table
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.testing import check_error
 
@@ -30,13 +30,13 @@ def test_correlations_are_scipys(count, kind):
         x = x * 1e-160
     elif kind == "shifted":
         y = x + 1e6
-    assert figures.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
-    assert figures.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
+    assert relatedness.pearson(x, y) == pytest.approx(stats.pearsonr(x, y)[0], abs=1e-9)
+    assert relatedness.spearman(x, y) == pytest.approx(stats.spearmanr(x, y)[0], abs=1e-9)
 
 
 def test_correlations_at_the_edge():
-    assert figures.pearson(np.ones(5), np.arange(5.0)) == 0.0 == figures.spearman(np.arange(5.0), np.ones(5))
-    assert figures.pearson(np.arange(3.0), -np.arange(3.0)) == -1.0
+    assert relatedness.pearson(np.ones(5), np.arange(5.0)) == 0.0 == relatedness.spearman(np.arange(5.0), np.ones(5))
+    assert relatedness.pearson(np.arange(3.0), -np.arange(3.0)) == -1.0
 
 
 # SICK ---------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_softmax_regression_is_that_of_torch():
 
 def test_rounds_end_where_the_correlation_is_none(monkeypatch):
     u, v, scores, parts = _pairs(40, noise=1.0)
-    monkeypatch.setattr(figures, "pearson", lambda x, y: np.nan)
+    monkeypatch.setattr(relatedness, "pearson", lambda x, y: np.nan)
     assert relatedness.judge(u, v, scores, parts, 0, (1, 32)).rounds == 0
 
 
@@ -239,13 +239,13 @@ def test_evaluate_with_vectors_for_unknown_words(run, capsys, monkeypatch, tmp_p
     monkeypatch.setattr(classify, "GRID", (1.0,))
     rng = np.random.default_rng(0)
     words = ["the", "ship", "boat", "by", "sailed", "town", "unheard"]
-    (tmp_path / "v.txt").write_text("".join(f"{w} {a:.4f} {b:.4f}\n" for w, (a, b) in zip(words, rng.standard_normal((7, 2)), strict=True)))
+    (tmp_path / "v.bin").write_bytes(b"7 2\n" + b"".join(w.encode() + b" " + rng.standard_normal(2).astype("<f4").tobytes() for w in words))
     asked = ["evaluate", str(run), "--backend", "numpy", "--baselines", "false", "--sets", "mr", "--vectors"]
-    assert main([*asked, str(tmp_path / "v.txt")]) == 0
+    assert main([*asked, str(tmp_path / "v.bin")]) == 0
     assert "vocabulary expansion: fitted on 5 words" in capsys.readouterr().out
-    (tmp_path / "v.txt").write_text("the 1 2\nship 1\n")
-    assert main([*asked, str(tmp_path / "v.txt")]) == 4
-    assert "v.txt: line 2" in capsys.readouterr().err
+    (tmp_path / "v.bin").write_bytes(b"7 2\nthe ")
+    assert main([*asked, str(tmp_path / "v.bin")]) == 4
+    assert "v.bin" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -9,7 +9,7 @@ import pytest
 from task_checks import root_with
 
 from duoln.errors import DataError, DataFormatError, UsageError
-from duoln.plugins.transformer import books, corpus, data
+from duoln.plugins.transformer import corpus, data
 from duoln.plugins.transformer.alphabet import CHARACTERS, CLASSES, OTHER, decode, encode, encode_strictly
 from duoln.plugins.transformer.task import TransformerTask
 from duoln.tasks import make_config
@@ -54,45 +54,33 @@ def _texts(read):
 
 def test_books_begin_after_their_titles(tmp_path):
     path = _write(tmp_path, "a.txt.gz", "\n \nbefore\n\n" + _book("One", "ab") + "### Empty\n\n" + _book("Two", "c"))
-    assert _texts(books.read_books(path)) == ["before\n", "One says a now.\nOne says b now.\n", "Two says c now.\n"]
+    assert _texts(corpus.load_books(path)) == ["before\n", "One says a now.\nOne says b now.\n", "Two says c now.\n"]
     plain = tmp_path / "plain.txt"
     plain.write_bytes("\ufeff### One\r\none\r\n\r\ntwo: -- three\n\n".encode() + b"four ### five")
-    assert _texts(books.read_books(plain)) == ["one\ntwo: -- three\nfour ??? five\n"]
+    assert _texts(corpus.load_books(plain)) == ["one\ntwo: -- three\nfour ??? five\n"]
     for content in (b"", b"\n\n", b"### title\n\n", b"### title"):
         plain.write_bytes(content)
-        check_error(DataError, lambda: books.read_books(plain), "plain.txt", "at least one book")
+        check_error(DataError, lambda: corpus.load_books(plain), "plain.txt", "at least one book")
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50])
 def test_books_are_read_alike_in_blocks_of_any_size(size, tmp_path, monkeypatch):
     path = _write(tmp_path, "a.txt.gz", "caf\u00e9\r\n" + _book("One", "ab") + "\n\n" + _book("Two", "c") + "the end")
-    whole = books.read_books(path)
-    monkeypatch.setattr(books, "_BLOCK", size)
-    assert all(np.array_equal(a, b) for a, b in zip(books.read_books(path), whole, strict=True))
+    whole = corpus.load_books(path)
+    monkeypatch.setattr(corpus, "_BLOCK", size)
+    assert all(np.array_equal(a, b) for a, b in zip(corpus.load_books(path), whole, strict=True))
     assert _texts(whole)[0] == "caf?\n" and len(whole.starts) == 4
-
-
-def test_long_lines_and_wrong_bytes_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(books, "_BLOCK", 2)
-    monkeypatch.setattr(books, "_LONGEST_LINE", 20)
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"short\n" + b"x" * 40)
-    check_error(DataFormatError, lambda: books.read_books(path), "a.txt: line 2", "at most 20 bytes")
-    path.write_bytes(b"short\nshort\n ab\xe9\n")
-    check_error(DataFormatError, lambda: books.read_books(path), "a.txt: line 3", "byte 3", "utf-8", "0xe9")
-    path.write_bytes(b"short\n" * 99 + b"cut \xc3")
-    check_error(DataFormatError, lambda: books.read_books(path), "line 100", "byte 4", "utf-8")
 
 
 def test_the_last_books_are_for_validation_and_test():
     def texts(several, held_out=None):
-        both = [None if some is None else books.of_texts(f"###\n{text}" for text in some) for some in (several, held_out)]
-        return [decode(part) for part in corpus.parts(*both, "here")]
+        both = [None if some is None else corpus.as_classes([text] for text in some) for some in (several, held_out)]
+        return [decode(part).replace("\n", "") for part in corpus.parts(*both, "here")]
 
     assert texts(["a", "b", "c", "d"]) == ["ab", "c", "d"]
     assert texts(["a", "b", "c"], ["x", "y", "z"]) == ["abc", "xy", "z"]
-    assert texts(["abcdefghijklmnopqrst"]) == ["abcdefghijklmnopqr", "s", "t"]
-    assert texts(["abcdefghij", "klmnopqrst"]) == ["abcdefghijklmnopqr", "s", "t"]
+    assert texts(["abcdefghijklmnopqrs"]) == ["abcdefghijklmnopqr", "s", ""]
+    assert texts(["abcdefghij", "klmnopqr"]) == ["abcdefghijklmnopq", "r", ""]
     check_error(DataError, lambda: texts(["a", "b"], ["x"]), "here", "two books")
 
 
@@ -150,9 +138,8 @@ def test_evaluated_windows_stand_evenly_apart_and_share_no_prediction(length, co
 
 def test_wrong_settings_are_refused():
     for name, value in (("length", 0), ("batch_size", 0), ("updates", -1), ("windows", 0)):
-        settings = {"length": 8, "batch_size": 2, "updates": 2, "windows": 2} | {name: value}
-        check_error(UsageError, lambda settings=settings: data.splits("made", None, seed=0, **settings), name, f"found {value}")
-    check_error(DataError, lambda: data.splits("made", None, 99_999, 2, 2, 2, 0), "99999 characters", "for train")
+        check_error(UsageError, lambda wrong={name: value}: TASK.data(make_config(TASK, "pre", "smoke", wrong)), name, f"found {value}")
+    check_error(DataError, lambda: TASK.data(make_config(TASK, "pre", "smoke", {"length": 99_999})), "99999 characters", "for train")
 
 
 def test_the_splits_of_a_task():

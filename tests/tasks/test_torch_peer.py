@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from duoln.tasks import Config, torch_peer
+from duoln import optim
+from duoln.tasks import torch_peer
 
 pytestmark = pytest.mark.peers
 
@@ -17,12 +18,12 @@ def torch():
 
 def test_a_parameter_is_a_copy(torch):
     ours = np.ones((3, 1), np.float32)
-    for theirs in (torch_peer.parameter(torch, ours), torch_peer.linear(torch, ours).weight,
-                   torch_peer.embedding(torch, ours).weight):
+    net = torch_peer.layers(torch, {"a": ours, "b": {"weight": ours}, "c": {"table": ours}})
+    for theirs in net.parameters():
         assert theirs.requires_grad and theirs.is_contiguous()
         with torch.no_grad():
             theirs.fill_(5)
-    assert (ours == 1).all()
+    assert (ours == 1).all() and [name for name, _ in net.named_parameters()] == ["a", "b.weight", "c.weight"]
 
 
 def test_a_linear_layer_multiplies_as_ours(torch, rng):
@@ -34,42 +35,31 @@ def test_a_linear_layer_multiplies_as_ours(torch, rng):
     np.testing.assert_array_equal(shifted, x @ weight + bias)
 
 
-def test_a_norm_of_a_part_has_that_part_of_gain_and_bias(torch):
-    cell = {"gain_h": np.arange(6, dtype=np.float32), "bias_h": np.arange(6, 12, dtype=np.float32)}
-    norm = torch_peer.cell_norm(torch, cell, "h", slice(4, None))
-    assert norm.eps == 1e-5 and norm.weight.tolist() == [4, 5] and norm.bias.tolist() == [10, 11]
-    assert isinstance(torch_peer.cell_norm(torch, cell, "x"), torch.nn.Identity)
+def test_norms_have_our_gain_and_bias(torch):
+    gain, bias = np.arange(2, dtype=np.float32), np.arange(6, 8, dtype=np.float32)
+    norm, rms = (torch_peer.layers(torch, params) for params in ({"gain": gain, "bias": bias}, {"gain": gain}))
+    assert norm.eps == rms.eps == 1e-5 and norm.weight.tolist() == rms.weight.tolist() == [0, 1] and norm.bias.tolist() == [6, 7]
 
 
-def test_a_step_updates_after_the_hook_and_starts_from_no_gradient(torch):
-    """With x = 2, 2, 0 the gradients are 2, 2, 0; the hook doubles them, and the rate is 1/2, 1, 3/2."""
-    weight, seen = torch_peer.parameter(torch, np.zeros(1, np.float32)), []
-    optimizer = torch.optim.SGD([weight], lr=0.0)
-
-    def before_update(done):
-        seen.append((done, weight.grad.item()))
-        weight.grad *= 2
-        optimizer.param_groups[0]["lr"] = (done + 1) / 2
-
-    step, facts = torch_peer.training_step(torch, optimizer, lambda batch: (weight * batch["x"]).sum(), before_update)
-    losses = [step({"x": np.array([x], np.float32)}) for x in (2, 2, 0)]
-    assert losses == [0, -4, 0] and seen == [(0, 2), (1, 2), (2, 0)] and weight.item() == -6
+@pytest.mark.parametrize(("clip", "bounded"), [(None, [2, 2, 0]), (optim.clip_value(0.5), [0.5, 0.5, 0]), (optim.clip_global_norm(1.0), [1, 1, 0])])
+def test_a_step_bounds_the_gradients_and_starts_from_none(torch, clip, bounded):
+    """With x = 2, 2, 0 the gradients are 2, 2, 0, and Adam with betas of 0 makes steps of the rate, 1/2, 1, 3/2."""
+    model, seen = torch_peer.layers(torch, {"w": np.zeros(1, np.float32)}), []
+    optimizer = optim.Adam(lambda update: (update + 1) / 2, beta1=0.0, beta2=0.0, clip=clip)
+    step, facts = torch_peer.training_step(torch, model, optimizer, lambda batch: (model.w * batch["x"]).sum())
+    losses = [(step({"x": np.array([x], np.float32)}), seen.append(model.w.grad.item()))[0] for x in (2, 2, 0)]
+    np.testing.assert_allclose(seen, bounded, rtol=1e-5)
+    np.testing.assert_allclose([*losses, model.w.item()], [0, -1, 0, -1.5], rtol=1e-5)
     assert facts["library"] == f"torch {torch.__version__}" and int(facts["threads"]) >= 1
 
 
 def test_integers_of_a_batch_are_indices_and_the_rest_stays(torch):
-    dtypes, weight = {}, torch_peer.parameter(torch, np.zeros(1, np.float32))
+    dtypes, model = {}, torch_peer.layers(torch, {"w": np.zeros(1, np.float32)})
 
     def loss_of(batch):
         dtypes.update({name: values.dtype for name, values in batch.items()})
-        return weight.sum()
+        return model.w.sum()
 
-    step, _ = torch_peer.training_step(torch, torch.optim.SGD([weight]), loss_of)
+    step, _ = torch_peer.training_step(torch, model, optim.Adam(0.1), loss_of, fused=True)
     step({"label": np.zeros(2, np.int32), "x": np.zeros(2, np.float32), "mask": np.zeros(2, bool)})
     assert dtypes == {"label": torch.int64, "x": torch.float32, "mask": torch.bool}
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_adam_is_pytorch_s_own_at_the_task_s_rate(torch, fused):
-    [group] = torch_peer.adam(torch, torch.nn.Linear(2, 1), Config(learning_rate=0.25), fused, 1e-6).param_groups
-    assert (group["lr"], group["eps"], group["betas"], bool(group["fused"])) == (0.25, 1e-6, (0.9, 0.999), fused)

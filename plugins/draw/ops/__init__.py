@@ -2,23 +2,17 @@
 
 from duoln.extend import register
 from duoln.plugins.draw.ops import cases
-from duoln.plugins.draw.ops.cpu import write_then_read_compiled
-from duoln.plugins.draw.ops.cuda import filterbank_on_cuda, glimpse_on_cuda
-from duoln.plugins.draw.ops.fused_latent import latent_compiled, latent_on_cuda
-from duoln.plugins.draw.ops.glimpse import split_look, write_then_read
-from duoln.plugins.draw.ops.grid import LIMIT, WHERE, Centre, filterbank, read_patches, write_patch
-from duoln.plugins.draw.ops.latent import gaussian_latent
-from duoln.plugins.draw.ops.numpy import write_then_read_in_one_pass
+from duoln.plugins.draw.ops.cuda import glimpse_on_cuda
+from duoln.plugins.draw.ops.glimpse import split_look, write_then_read, write_then_read_compiled
+from duoln.plugins.draw.ops.grid import LIMIT, WHERE, filterbank, read_patches, write_patch
+from duoln.plugins.draw.ops.latent import gaussian_latent, latent_compiled, latent_on_cuda
 
-write_then_read.add(write_then_read_in_one_pass, "numpy")
-write_then_read.add(write_then_read_compiled, "numpy")  # of a backend the last one is tried first
+write_then_read.add(write_then_read_compiled, "numpy")
 write_then_read.add(glimpse_on_cuda, "cupy")
-filterbank.add(filterbank_on_cuda, "cupy")
 gaussian_latent.add(latent_compiled, "numpy")
 gaussian_latent.add(latent_on_cuda, "cupy")
 register(write_then_read, cases.glimpses)
-register(filterbank, cases.banks)
 register(gaussian_latent, cases.latents)
 
-__all__ = ["LIMIT", "WHERE", "Centre", "filterbank", "gaussian_latent", "read_patches", "split_look", "write_patch",
+__all__ = ["LIMIT", "WHERE", "filterbank", "gaussian_latent", "read_patches", "split_look", "write_patch",
            "write_then_read"]

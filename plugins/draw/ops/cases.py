@@ -13,7 +13,7 @@ def _floats(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarr
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-def glimpse(batch: int, pixels: int, read: int, write: int, centre: str = "edge", misaligned: bool = False) -> Case:
+def glimpse(batch: int, pixels: int, read: int, write: int, misaligned: bool = False) -> Case:
     """One case of `write_then_read`."""
     def arrays() -> Sequence[np.ndarray]:
         rng = np.random.default_rng([batch, pixels, read, write])
@@ -24,22 +24,9 @@ def glimpse(batch: int, pixels: int, read: int, write: int, centre: str = "edge"
             looked[0, :10] = 30 * np.sign(looked[0, :10])  # beyond the range to which the numbers of a grid are clamped
         return canvas, image, looked
 
-    label = f"B{batch} P{pixels} read {read} write {write} {centre}{', misaligned' if misaligned else ''}"
-    return Case("write_then_read", label, arrays, {"read": read, "write": write, "centre": centre}, pixels ** 2,
+    label = f"B{batch} P{pixels} read {read} write {write}{', misaligned' if misaligned else ''}"
+    return Case("write_then_read", label, arrays, {"read": read, "write": write}, pixels ** 2,
                 (batch, pixels, read, write), misaligned)
-
-
-def bank(batch: int, size: int, pixels: int, centre: str = "edge", inverse: bool = False) -> Case:
-    """One case of `filterbank`."""
-    def arrays() -> Sequence[np.ndarray]:
-        [where] = _floats(np.random.default_rng([batch, size, pixels]), (batch, 5))
-        if batch > 1:
-            where[0] = 30 * np.sign(where[0])
-        return [where]
-
-    return Case("filterbank", f"B{batch} {size} of {pixels}, {centre}{', inverse' if inverse else ''}", arrays,
-                {"size": size, "pixels": pixels, "centre": centre, "inverse": inverse}, pixels ** 2,
-                (batch, size, pixels))
 
 
 def latent(batch: int, size: int, misaligned: bool = False) -> Case:
@@ -54,15 +41,9 @@ def latent(batch: int, size: int, misaligned: bool = False) -> Case:
 def glimpses() -> list[Case]:
     """The cases of `write_then_read`."""
     return _first_of_net(3, [
-        glimpse(3, 28, 5, 2, "draw"), glimpse(2, 16, 2, 3, "edge", misaligned=True), glimpse(2, 33, 2, 3, "draw"),
+        glimpse(3, 28, 5, 2), glimpse(2, 16, 2, 3, misaligned=True), glimpse(2, 33, 2, 3),
         glimpse(1, 28, 2, 5), glimpse(2, 5, 3, 4), glimpse(1, 1, 2, 2), glimpse(1, 64, 4, 3), glimpse(64, 28, 2, 5),
-        glimpse(128, 28, 5, 5), glimpse(301, 28, 2, 5, "draw"), glimpse(133, 60, 12, 12)])
-
-
-def banks() -> list[Case]:
-    """The cases of `filterbank`."""
-    return _first_of_net(2, [bank(3, 5, 7, "draw", inverse=True), bank(2, 12, 65), bank(1, 2, 28), bank(2, 3, 1),
-                             bank(64, 5, 28), bank(301, 12, 60)])
+        glimpse(128, 28, 5, 5), glimpse(301, 28, 2, 5), glimpse(133, 60, 12, 12)])
 
 
 def latents() -> list[Case]:

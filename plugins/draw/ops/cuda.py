@@ -1,7 +1,7 @@
-"""DRAW's operators on CUDA: a block computes a whole glimpse of an image, from its filters to what is read.
+"""DRAW's glimpses on CUDA: a block computes a whole glimpse of an image, from its filters to what is read.
 
-Kept for the gradient: of a glimpse the chances of the canvas and the images between the rows of the grid that reads; of
-a filterbank its inputs. The gradients compute the filters again.
+Kept for the gradient: the chances of the canvas and the images between the rows of the grid that reads. The gradients
+compute the filters again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from duoln import extend
 from duoln.extend import Array, Backend, Launch, Layout, Rule
 from duoln.plugins.draw.ops.grid import EPSILON, LIMIT
 
-_FOLDER = Path(__file__).parent
-GLIMPSE, FILTERBANK = (str(_FOLDER / name) for name in ("glimpse_block.cu", "filterbank.cu"))
+GLIMPSE = str(Path(__file__).with_name("glimpse_block.cu"))
 _THREADS = 256
 _SHARED_BYTES = 48 << 10
 """Shared memory that every device gives a block without asking."""
@@ -25,30 +24,13 @@ def dynamic_shared(entry: str) -> int:
     """Bytes of shared memory that a kernel is launched with, for images and grids as in the paper; else 0."""
     pixels, read, write = 28, 2, 5
     sizes = {"glimpse_forward": _shared_of_forward(pixels, read, write),
-             "glimpse_backward": _shared_of_backward(pixels, read, write),
-             **dict.fromkeys(("filterbank_forward", "filterbank_backward"), _shared_of_bank(write, pixels))}
+             "glimpse_backward": _shared_of_backward(pixels, read, write)}
     return sizes.get(entry, 0)
-
-
-def _refusal(be: Backend, shared: int, *arrays: Array) -> str | None:
-    if be.dtype(arrays[0]) != "float32":
-        return f"the kernel is for float32, not {be.dtype(arrays[0])}"
-    if shared > _SHARED_BYTES:
-        return f"{shared} bytes of filters and their gradients are more than {_SHARED_BYTES}"
-    if not all(a.size for a in arrays):
-        return "there are no values"
-    return extend.cuda.too_large(*arrays)
-
-
-def _half(pixels: int, centre: str) -> float:
-    return (pixels if centre == "edge" else pixels + 1) / 2
 
 
 def _span(pixels: int, points: int) -> float:
     return (pixels - 1) / (points - 1)
 
-
-# A glimpse ------------------------------------------------------------------------------------------------
 
 class _Glimpse(NamedTuple):
     image: Array
@@ -85,13 +67,18 @@ _look_back = Launch(
 
 def _glimpse_supports(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
                       **unused: Any) -> str | None:
-    return _refusal(be, _shared_of_backward(canvas.shape[-1], read, write), canvas, image, looked)
+    if be.dtype(canvas) != "float32":
+        return f"the kernel is for float32, not {be.dtype(canvas)}"
+    shared = _shared_of_backward(canvas.shape[-1], read, write)
+    if shared > _SHARED_BYTES:
+        return f"{shared} bytes of filters and their gradients are more than {_SHARED_BYTES}"
+    return extend.cuda.too_large(canvas, image, looked) if canvas.size else "there are no values"
 
 
 def _glimpse_forward(be: Backend, canvas: Array, image: Array, looked: Array, read: int, write: int,
-                     centre: str) -> tuple[tuple[Array, Array], _Glimpse]:
+                     ) -> tuple[tuple[Array, Array], _Glimpse]:
     pixels = canvas.shape[-1]
-    numbers = (read, write, _half(pixels, centre), _span(pixels, read), _span(pixels, write), LIMIT, EPSILON, 2 * read,
+    numbers = (read, write, pixels / 2, _span(pixels, read), _span(pixels, write), LIMIT, EPSILON, 2 * read,
                2 * read * read)
     drawn, seen, chances, seen_rows = _look[be.name](canvas, image, looked, *numbers)
     return (drawn, seen), _Glimpse(image, looked, chances, seen_rows, numbers)
@@ -106,44 +93,3 @@ def _glimpse_vjp(be: Backend, saved: _Glimpse, gouts: tuple[Array | None, Array 
 
 
 glimpse_on_cuda = Rule("cuda glimpse", _glimpse_forward, _glimpse_vjp, _glimpse_supports)
-
-
-# The filters of a grid ------------------------------------------------------------------------------------
-
-def _shared_of_bank(size: int, pixels: int) -> int:
-    return 4 * (2 * size * pixels + 6 * size)
-
-
-_BANK = ("size: int32, pixels: int32, half: float32, span: float32, limit: float32, epsilon: float32, "
-         "inverse: int32")
-_FILTERS = "real[batch, size, pixels]"
-
-
-def _bank_plan(batch: int, size: int, pixels: int) -> Layout:
-    return Layout((batch,), (_THREADS,), shared=_shared_of_bank(size, pixels))
-
-
-_bank = Launch(FILTERBANK.removesuffix(".cu"), "filterbank_forward",
-               f"where: real[batch, numbers], {_BANK} -> rows: {_FILTERS}, columns: {_FILTERS}", _bank_plan)
-_bank_back = Launch(FILTERBANK.removesuffix(".cu"), "filterbank_backward",
-                    f"where: real[batch, numbers], d_rows: {_FILTERS}?, d_columns: {_FILTERS}?, {_BANK} "
-                    "-> d_where: like where", _bank_plan)
-
-
-def _bank_supports(be: Backend, where: Array, size: int, pixels: int, **unused: Any) -> str | None:
-    return _refusal(be, _shared_of_bank(size, pixels), where)
-
-
-def _bank_forward(be: Backend, where: Array, size: int, pixels: int, centre: str,
-                  inverse: bool) -> tuple[tuple[Array, Array], Any]:
-    numbers = (size, pixels, _half(pixels, centre), _span(pixels, size), LIMIT, EPSILON, int(inverse))
-    return _bank[be.name](where, *numbers), (where, numbers)
-
-
-def _bank_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | None],
-              needs: Sequence[bool]) -> tuple[Array | None]:
-    where, numbers = saved
-    return (_bank_back[be.name](where, *gouts, *numbers) if needs[0] else None,)
-
-
-filterbank_on_cuda = Rule("cuda bank", _bank_forward, _bank_vjp, _bank_supports)

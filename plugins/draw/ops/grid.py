@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from duoln import ops
 from duoln.extend import Array, AtLeast1, Backend, Rule, Tensor, Whole, check_room, op
 
-Centre = Literal["edge", "draw"]
-"""The centre of a grid: (g + 1) / 2 * pixels for "edge", (g + 1) / 2 * (pixels + 1) for "draw", as in eq. 22."""
 Side = Annotated[int, Whole(2)]
 """The number of rows and columns of a grid."""
 
@@ -21,14 +19,13 @@ EPSILON = 1e-4
 
 
 @op("where: real[n, 5]")
-def filterbank(where: Tensor, *, size: Side, pixels: AtLeast1, centre: Centre = "edge", inverse: bool = False,
-               ) -> tuple[Tensor, Tensor]:
+def filterbank(where: Tensor, *, size: Side, pixels: AtLeast1, inverse: bool = False) -> tuple[Tensor, Tensor]:
     """The filters of a size x size grid on a square image, one bank for its rows and one for its columns.
 
     `where` holds g_X, g_Y, log sigma^2, log delta and log gamma. Filter i of N, from 0, is a Gaussian over the
-    pixels a = 0, 1, ... (eq. 19-26):
+    pixels a = 0, 1, ... (eq. 19-26; eq. 22 has pixels + 1, which puts the middle half a pixel away from the image's):
 
-        mu_i = centre(g) + (i - N / 2 + 0.5) * stride,  stride = (pixels - 1) / (N - 1) * delta
+        mu_i = (g + 1) / 2 * pixels + (i - N / 2 + 0.5) * stride,  stride = (pixels - 1) / (N - 1) * delta
         F[i, a] = exp(-(a - mu_i)^2 / (2 sigma^2)) / (their sum over a + 1e-4)
 
     The row bank is multiplied by gamma, or divided by it with `inverse`: F_Y image F_X^T is then what is read, and
@@ -40,18 +37,17 @@ def filterbank(where: Tensor, *, size: Side, pixels: AtLeast1, centre: Centre = 
 
     Raises:
         ShapeError: `where` of another shape, a grid smaller than 2 x 2, or no pixels.
-        UsageError: an unknown `centre`.
     """
     filterbank.check(where)
     check_room("filterbank", where.backend, (where.shape[0], 2, size, pixels))
-    return filterbank.apply(where, size=size, pixels=pixels, centre=centre, inverse=inverse)
+    return filterbank.apply(where, size=size, pixels=pixels, inverse=inverse)
 
 
-def _filterbank_forward(be: Backend, where: Array, size: int, pixels: int, centre: Centre, inverse: bool,
+def _filterbank_forward(be: Backend, where: Array, size: int, pixels: int, inverse: bool,
                         ) -> tuple[tuple[Array, Array], Any]:
     batch, dtype = where.shape[0], be.dtype(where)
     clamped = be.minimum(be.maximum(where, -LIMIT), LIMIT)
-    half = (pixels if centre == "edge" else pixels + 1) / 2
+    half = pixels / 2
     scales = be.reshape(be.exp(clamped[:, 2:]), (batch, 3, 1, 1))
     precision, stride = 1.0 / scales[:, 0:1], (pixels - 1) / (size - 1) * scales[:, 1:2]
     gamma = 1.0 / scales[:, 2] if inverse else scales[:, 2]
@@ -89,24 +85,24 @@ def _filterbank_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, Array | 
 filterbank.add(Rule("composed", _filterbank_forward, _filterbank_vjp))
 
 
-def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int, centre: Centre = "edge") -> Tensor:
+def read_patches(image: Tensor, error: Tensor, where: Tensor, *, size: int) -> Tensor:
     """The patches that a grid reads from two images, gamma F_Y [image, error] F_X^T (eq. 27).
 
     Shape:
         image and error (B, P, P), where (B, 5) -> (B, 2 size^2), the image's patch first, by rows.
     """
-    rows, columns = filterbank(where, size=size, pixels=image.shape[-1], centre=centre)
+    rows, columns = filterbank(where, size=size, pixels=image.shape[-1])
     # Both images have the same column filters, so that one product serves both.
     between_rows = ops.concat(ops.matmul(rows, image), ops.matmul(rows, error), axis=1)
     both = ops.matmul(between_rows, ops.permute_dims(columns, axes=(0, 2, 1)))
     return ops.reshape(both, shape=(image.shape[0], 2 * size * size))
 
 
-def write_patch(patch: Tensor, where: Tensor, *, pixels: int, centre: Centre = "edge") -> Tensor:
+def write_patch(patch: Tensor, where: Tensor, *, pixels: int) -> Tensor:
     """1 / gamma F_Y^T patch F_X: a patch as it lands on the canvas (eq. 29).
 
     Shape:
         patch (B, N, N), where (B, 5) -> (B, pixels, pixels).
     """
-    rows, columns = filterbank(where, size=patch.shape[-1], pixels=pixels, centre=centre, inverse=True)
+    rows, columns = filterbank(where, size=patch.shape[-1], pixels=pixels, inverse=True)
     return ops.matmul(ops.permute_dims(rows, axes=(0, 2, 1)), ops.matmul(patch, columns))
