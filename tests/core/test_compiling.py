@@ -31,30 +31,6 @@ def _inputs(be, rng):
             duoln.tensor(rng.standard_normal((5, 4)).astype(np.float32), be), duoln.tensor(0.1, be))
 
 
-def test_equal_to_eager(be, rng):
-    state, x, _ = _inputs(be, rng)
-    eager, compiled = state, state
-    step = duoln.compile(_step)
-    for k in range(5):
-        rate = duoln.tensor(0.1 / (k + 1), be)  # a rate that changes must not be frozen
-        eager, a = _step(eager, x, rate)
-        compiled, b = step(compiled, x, rate)
-        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
-    np.testing.assert_allclose(eager["w"].numpy(), compiled["w"].numpy(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("read", [float, bool, lambda t: t.numpy(), lambda t: t.item()])
-def test_reading_on_the_host_is_refused(rng, read):
-    from conftest import get_backend
-
-    for name in ("numpy", "mlx"):
-        be = get_backend(name)
-        state, x, _ = _inputs(be, rng)
-        check_error(CompileError, lambda s=state, y=x: duoln.compile(
-            lambda s, y: (s, read(ops.sum(y))) and s)(s, y), "host")
-        assert ops.sum(x).item() is not None  # outside a step it is allowed again
-
-
 def test_leaves_must_be_tensors(be, rng):
     state, x, _ = _inputs(be, rng)
     check_error(CompileError, lambda: duoln.compile(_step)(state, x, 0.1), "argument 'rate'", "float", "0-d")
@@ -199,20 +175,6 @@ def test_a_deep_copy_is_made_at_every_call(be):
     compiled = duoln.compile(lambda x: copy.deepcopy({"x": x * 1.0})["x"] * 2.0 + copy.deepcopy(x) - copy.copy(x))
     for value in (1.0, 1.0, 1.0, 5.0, 7.0):
         assert compiled(_x(be, value, value + 1)).numpy().tolist() == [2 * value, 2 * value + 2]
-
-
-@ON_NUMPY
-def test_an_average_of_copies_moves(be):
-    def step(params, average):
-        new = {"w": params["w"] * 2.0}
-        return new, {"w": average["w"] * 0.5 + copy.deepcopy(new)["w"] * 0.5}
-
-    compiled, state, expected = duoln.compile(step), [{"w": _x(be, 1.0)}, {"w": _x(be, 1.0)}], []
-    plain = state
-    for _ in range(5):
-        state, plain = compiled(*state), step(*plain)
-        expected.append(_list(state) == _list(plain))
-    assert expected == [True] * 5
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -80,18 +80,6 @@ def test_the_operators_alone_are_repeated(numpy_backend, applied):
     assert (len(calls), applied) == (2, ["exp", "multiply"] * 2)
 
 
-def test_a_value_from_outside_that_changes_is_not_frozen(numpy_backend):
-    state = [_x(numpy_backend, 0.0)]
-
-    def step(x):
-        state[0] = state[0] + 1.0
-        return x + state[0].data[0]
-
-    compiled = duoln.compile(step)
-    with pytest.warns(CompileWarning, match=r"reads the variable state.0, which does not stay the same"):
-        assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [1.0, 2.0, 3.0, 4.0]
-
-
 class _Scaled:
     def __init__(self, be):
         self.scales = {"out": _x(be, 1.0)}
@@ -341,27 +329,6 @@ def test_contexts_are_respected(numpy_backend):
     assert ran == ["tanh"]
     with duoln.core.composed_only():
         assert [compiled(x).item() for _ in range(3)] == [ops.tanh(x).item()] * 3
-
-
-def test_a_step_within_a_step(numpy_backend):
-    inside = duoln.compile(lambda x: x * 3.0)
-    compiled = duoln.compile(lambda x: inside(x) + 1.0)
-    assert [compiled(_x(numpy_backend, k)).item() for k in range(5)] == [3.0 * k + 1 for k in range(5)]
-
-
-def test_an_error_leaves_the_next_call_right(numpy_backend):
-    fail = [True]
-
-    def step(x):
-        y = ops.exp(x)
-        if fail.pop() if fail else False:
-            raise ValueError("once")
-        return y * 2.0
-
-    compiled = duoln.compile(step)
-    with pytest.raises(ValueError, match="once"):
-        compiled(_x(numpy_backend, 0.0))
-    assert [compiled(_x(numpy_backend, 0.0)).item() for _ in range(4)] == [2.0] * 4
 
 
 def test_values_are_dropped_after_their_last_use(numpy_backend):
