@@ -152,19 +152,6 @@ def test_the_gradient_of_a_sum_is_one_number(rng, numpy_backend):
             np.testing.assert_array_equal(gradient, second * gout)
 
 
-def test_bits_do_not_depend_on_the_number_of_threads(rng, numpy_backend, same_bits):
-    x, y = (rng.standard_normal((700, 1025)).astype(np.float32) for _ in range(2))
-
-    def results():
-        gradients = _rule("multiply").vjp(numpy_backend, _rule("multiply").forward(numpy_backend, x, y[0])[1], y, (True, True))
-        return [*gradients, *(_rule(name).forward(numpy_backend, x, axis=axis, keepdims=False)[0]
-                              for name in REDUCTIONS for axis in ((0,), (1,), (0, 1))),
-                _rule("gelu").forward(numpy_backend, x, approximate="none")[0],
-                _rule("cumulative_sum").forward(numpy_backend, x.reshape(1, -1), axis=1)[0]]
-
-    same_bits(results)
-
-
 # Reductions -----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
