@@ -1,5 +1,6 @@
-"""The page of the operators is true: its names exist, those of the array API standard have its arguments, expressions give what NumPy gives."""
+"""The page of the operators is true: names, the arguments of the array API standard, what expressions give, `help()` and its `Shape:`."""
 
+import importlib
 import inspect
 import math
 import re
@@ -12,8 +13,9 @@ from ops.array_api_standard import SIGNATURES
 import duoln
 from duoln import ops
 from duoln.core import Tensor
+from duoln.core.op import Op
 from duoln.core.pytorch_names import OF_OPS
-from duoln.errors import DtypeError, UsageError
+from duoln.errors import DtypeError, MixedBackendError, UsageError
 from duoln.testing import check_error
 
 PAGE = (Path(duoln.__file__).parent / "docs" / "operators.md").read_text(encoding="utf-8")
@@ -189,3 +191,64 @@ def test_what_is_made_of_nothing_is_on_the_backend_that_is_chosen(name, be, monk
     assert list(inspect.signature(make).parameters)[-2:] == ["backend", "dtype"]
     check_error(DtypeError, lambda: make(*args, backend=2.5), f"[{name}] backend", "float")
     check_error(UsageError, lambda: make(*args, backend="gpu"), "gpu")
+
+
+MODULES = [ops, *(importlib.import_module(f"duoln.plugins.{name}.ops") for name in ("draw", "handwriting", "order_embeddings"))]
+DECLARED = {name: op for module in MODULES for name, op in vars(module).items()
+             if isinstance(op, Op) and op.spec and "Shape:" in op.__doc__}
+
+
+@pytest.mark.parametrize("name", [*ops.__all__, *ops.WITHIN])
+def test_signatures_name_every_argument(name):
+    function = getattr(ops, name)
+    signature = inspect.signature(function)
+    assert not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()), signature
+    assert all(p.annotation is not p.empty for p in signature.parameters.values()) and function.__name__ == name
+    assert signature.return_annotation is not signature.empty and inspect.getdoc(function)
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or"])
+def test_logical_operators_take_one_backend(name, numpy_backend):
+    from conftest import get_backend
+
+    x, y = (duoln.tensor([True, False], be) for be in (numpy_backend, get_backend("mlx")))
+    check_error(MixedBackendError, lambda: getattr(ops, name)(x, y), f"[{name}]", "numpy", "mlx")
+
+
+def test_an_unknown_operator_is_named_with_the_nearest():
+    with pytest.raises(AttributeError, match="'layernorm'; did you mean 'layer_norm'"):
+        _ = ops.layernorm
+
+
+def described(doc):
+    """The axes of each argument, in the words of a docstring: `x and y (B, width) -> ...`, or `y like x`."""
+    text = " ".join(doc.partition("Shape:")[2].partition("\n\n")[0].partition("->")[0].split())
+    axes = {}
+    for names, words in re.findall(r"(\w+(?:(?:, | and )\w+)*)(?: int32| bool)? \(([^()]*)\)", text):
+        for name in re.split(r", | and ", names):
+            axes.setdefault(name, [word.strip() for word in words.split(",") if word.strip()])
+    for name, like in re.findall(r"(\w+) like (\w+)", text):
+        axes[name] = axes[like]
+    return axes
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_shape_has_the_arguments_and_axes_of_the_declaration(name):
+    operator = DECLARED[name]
+    axes, words = described(operator.__doc__), {}
+    for each in operator.spec.inputs:
+        if each.axes is None:
+            continue
+        assert len(axes[each.name]) == len(each.axes), each
+        for axis, word in zip(each.axes, axes[each.name], strict=True):
+            assert (word == "...") == (axis[0] == "*")
+            assert words.setdefault(axis, word) == word, f"one axis, two names: {axis}"
+    names = [word for word in words.values() if word != "..."]
+    assert len(set(names)) == len(names), f"two axes, one name: {words}"
+
+
+@pytest.mark.long
+def test_operators_of_several_arrays_say_their_shapes():
+    several = {name for module in MODULES for name, op in vars(module).items()
+               if isinstance(op, Op) and op.spec and sum(each.axes is not None for each in op.spec.inputs) > 1}
+    assert several - DECLARED.keys() == {"rnn", "lstm", "gru"}  # their module says them for all

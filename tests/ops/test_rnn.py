@@ -8,11 +8,12 @@ import pytest
 from conftest import NAMES, every_second
 
 import duoln
-from duoln import nn, ops
+from duoln import nn, ops, tree
 from duoln.core import composed_only
 from duoln.errors import ShapeError, UsageError
 from duoln.ops import recurrent
 from duoln.ops.recurrent.variants import CELLS, has_bias
+from duoln.randomness import Stream
 from duoln.testing import check_error, check_op, references
 
 VARIANTS = [(cell, norm) for cell in CELLS for norm in CELLS[cell].variants]
@@ -341,3 +342,41 @@ class TestCell:
 
         duoln.testing.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
         duoln.testing.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # the loss does not depend on h
+
+
+STEPS, BATCH, HIDDEN = 2000, 4, 32
+SCALES = (0.5, 1.0, 4.0)
+
+
+def _run(layer, scale, backend, dtype):
+    """Greatest hidden state, and the gradient's norm for a relative change of W_h."""
+    start = layer.init(Stream(3, "init"))
+    start["forward0"]["w_h"] = start["forward0"]["w_h"] * scale
+    params = tree.map(lambda a: duoln.tensor(a.astype(dtype), backend), start)
+    x = duoln.tensor(np.random.default_rng(3).standard_normal((STEPS, BATCH, 8)).astype(dtype), backend)
+
+    def loss(p):
+        out, _ = layer(p, x)
+        return ops.mean(ops.square(out)), out
+
+    (_, out), grads = duoln.value_and_grad(loss, has_aux=True)(params)
+    return float(np.abs(out.numpy()).max()), float(np.linalg.norm(grads["forward0"]["w_h"].numpy() * scale))
+
+
+@pytest.mark.parametrize(("kind", "rtol"), [(nn.LSTM, 1e-4), (nn.GRU, 1e-8)])
+def test_layer_norm_does_not_see_the_scale(kind, rtol, numpy_backend):
+    runs = [_run(kind(8, HIDDEN, norm="layer", eps=1e-12), scale, numpy_backend, np.float64) for scale in SCALES]
+    assert all(state <= 1.0 for state, _ in runs)
+    np.testing.assert_allclose([g for _, g in runs], runs[0][1], rtol=rtol)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_float32_stays_finite(kind, numpy_backend):
+    runs = [_run(kind(8, HIDDEN, norm="layer"), scale, numpy_backend, np.float32) for scale in SCALES]
+    states = [state for state, _ in runs]
+    assert np.isfinite([g for _, g in runs]).all() and max(states) < 1.01 * min(states)
+
+
+def test_the_plain_gru_sees_it(numpy_backend):
+    small, large = (_run(nn.GRU(8, HIDDEN, norm="none"), scale, numpy_backend, np.float64)[1] for scale in (0.5, 4.0))
+    assert large > 1e6 * small
