@@ -126,17 +126,6 @@ def test_rows_and_time_steps_that_are_all_masked(name, cell, norm, rng, numpy_ba
         np.testing.assert_array_equal(d[2], gout[2])
 
 
-@pytest.mark.parametrize(("name", "cell", "norm"), ROW_RULES)
-def test_nothing_depends_on_padding(name, cell, norm, rng, numpy_backend):
-    sizes, mask = (9, 7, 4, 6), _padding("any")
-    arguments = make_arguments(cell, norm, rng, sizes, "float32", mask)
-    attrs, gouts = attributes(cell, norm), gouts_of(cell, sizes, rng, "float32")
-    changed = [np.where(mask[:, :, None], arguments[0], np.float32(1e3)), *arguments[1:]]
-    for a, b in zip(*(results(rule_of(cell, name), numpy_backend, own, attrs, gouts) for own in (arguments, changed)),
-                    strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_gradient_at_some_outputs(name, cell, rng, numpy_backend):
