@@ -97,7 +97,7 @@ I, J = np.array([[2, 0], [1, 1]], np.int32), np.array([3, 1], np.int32)
 B = X > 1
 CALLS = {
     **{name: [((X,), {})] for name in ("abs", "ceil", "cos", "exp", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "negative", "round",
-                                       "sign", "signbit", "sin", "sqrt", "square", "tanh", "zeros_like", "ones_like", "matrix_transpose", "tril", "triu")},
+                                       "sign", "signbit", "sin", "sqrt", "square", "tanh", "matrix_transpose", "tril", "triu")},
     **{name: [((X, Y), {}), ((X, X), {}), ((Y[0], X), {})] for name in (
         "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply", "not_equal", "pow", "subtract", "floor_divide", "remainder",
         "hypot", "logaddexp")},
@@ -119,11 +119,13 @@ CALLS = {
     "repeat": [((X, 2), {}), ((X, 3), {"axis": 1})], "reshape": [((X, (4, 6)), {}), ((X,), {"shape": (-1, 2)})],
     "roll": [((X, 2), {}), ((X,), {"shift": -1, "axis": 1}), ((X, (1, 2)), {"axis": (0, 2)})],
     "squeeze": [((X[:, :1], 1), {}), ((X[:1, :1],), {"axis": (0, 1)})], "tile": [((X, (2, 1)), {}), ((X, (2, 1, 1, 2)), {})],
-    "unstack": [((X,), {}), ((X,), {"axis": -1})], "full_like": [((X, 3.0), {}), ((I, 3), {})],
+    "unstack": [((X,), {}), ((X,), {"axis": -1})], "full_like": [((X, 3.0), {}), ((I, 3), {})], "ones_like": [((I,), {})], "zeros_like": [((B,), {})],
 }
-MADE = {"arange": [((5,), {}), ((2, 9, 3), {}), ((5,), {"stop": 0, "step": -2})], "eye": [((3,), {}), ((2, 4), {"k": 1})],
-        "full": [(((2, 3), 1.5), {})], "linspace": [((0.0, 1.0, 5), {}), ((0.0, 1.0), {"num": 4, "endpoint": False})], "ones": [((4,), {}), (((2, 3),), {})],
-        "zeros": [((4,), {}), (((2, 0),), {})]}
+MADE = {"arange": [((5,), {}), ((2, 9, 3), {}), ((5,), {"stop": 0, "step": -2}), ((0,), {"dtype": "float32"}), ((-1,), {}), ((1, 3), {"dtype": "float32"})],
+        "eye": [((3,), {}), ((2, 4), {"k": 1, "dtype": "int32"}), ((0,), {"dtype": "bool"})],
+        "full": [(((2, 3), 1.5), {}), ((2, 2.5), {}), (([1, 2], np.int64(3)), {"dtype": "int32"})],
+        "linspace": [((0.0, 1.0, 5), {}), ((0.0, 1.0), {"num": 4, "endpoint": False}), ((2.0, -1, 3), {"endpoint": False}), ((0, 1, 0), {})],
+        "ones": [((4,), {}), (((2, 3),), {}), (((),), {})], "zeros": [((4,), {"dtype": "int32"}), (((2, 0),), {})]}
 
 
 def of_numpy(name):
@@ -159,7 +161,9 @@ def test_calls_of_the_standard_give_what_numpy_gives(name, be):
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_made_is_what_numpy_makes(name, be):
     for args, kwargs in MADE[name]:
-        check_same(getattr(ops, name)(*args, **kwargs, backend=be), of_numpy(name)(*args, **kwargs))
+        made = getattr(ops, name)(*args, **kwargs, backend=be)
+        check_same(made, of_numpy(name)(*args, **kwargs))
+        assert made.backend is be and made.dtype == kwargs.get("dtype", "int32" if name == "arange" else "float32")
 
 
 def test_astype(be):
