@@ -88,12 +88,6 @@ def test_a_group_of_a_convolution_starts_as_a_convolution_of_its_own(layer, grou
     assert len({part.tobytes() for part in apart}) == groups
 
 
-def test_the_gates_of_a_cell_are_drawn_apart():
-    params = nn.LSTMCell(5, 5).init(0)
-    for name in ("w_x", "w_h"):
-        assert len({gate.tobytes() for gate in np.split(params[name], 4, axis=1)}) == 4
-
-
 def test_padding_leaves_the_array_of_the_initialiser_as_it_is():
     table = np.ones((3, 2), np.float32)
     table.flags.writeable = False
