@@ -174,8 +174,7 @@ def pytest_addoption(parser):
 _TASKS = "attentive_reader convnet draw handwriting las mnist order_embeddings skip_thoughts skip_thoughts_judging transformer "\
     "draw_ops handwriting_ops order_embeddings_ops operators"
 NUMERICAL = ("analysis/", "core/", "nn/", "ops/", "kernels/test_conv_rules.py", "kernels/test_large_means.py",
-             "kernels/test_lines_rules.py", "kernels/test_recurrent_rules.py", "kernels/test_recurrent_walks.py",
-             "kernels/test_rules.py", "test_optim.py",
+             "kernels/test_recurrent_rules.py", "kernels/test_rules.py", "test_optim.py",
              *(f"plugins/test_{name}.py" for name in _TASKS.split()))
 """Where tests compare what BLAS has multiplied, below tests/: they are run under OpenBLAS's kernels for several CPUs.
 

@@ -45,8 +45,7 @@ def test_a_few_cases_are_all_in_the_quick_run():
     assert chosen_of([*quick, Case("test_long", "long")]) == quick
 
 
-SHARES_ALONE = {"kernels/test_native_cases.py", "kernels/test_hostgpu_seeds.py", "kernels/test_device_cases_broken.py",
-                "distributed/test_hosts.py", "runs/test_crash_points.py"}
+SHARES_ALONE = {"kernels/test_native_cases.py", "distributed/test_hosts.py", "runs/test_crash_points.py"}
 """Test files of modules that other files test, too."""
 
 

@@ -1,16 +1,21 @@
-"""Optimizers against plain NumPy written from their equations, clipping, and errors."""
+"""Optimizers against plain NumPy written from their equations, clipping, dtypes, averages, groups, and errors."""
 
+import dataclasses
 import re
 import textwrap
 
 import numpy as np
 import pytest
 from conftest import ON_NUMPY
+from small_runs import Line, fit_into
 
 import duoln
 from duoln import nn, ops, optim, tree
-from duoln.errors import ShapeError, UsageError
+from duoln.errors import DtypeError, ShapeError, UsageError
+from duoln.tasks import make_config
+from duoln.tasks.boundary import named
 from duoln.testing import check_error
+from duoln.training.trainer import Trainer
 
 STEPS = 12
 
@@ -93,28 +98,6 @@ def test_updates_are_the_equations(be, rng, optimizer, reference, compiled):
         np.testing.assert_allclose(params[k].numpy(), expected, rtol=2e-5, atol=2e-6)
 
 
-def test_early_kiros_steps_are_as_large_as_the_protocol_says():
-    # Ratio to true Adam: 3.5 at t = 1, 6.6 at 12, 1.03 at 3000 (independent of the gradients).
-    for t, ratio in ((1, 3.5), (3, 5.0), (12, 6.6), (100, 3.2), (3000, 1.03)):
-        kiros = np.sqrt(1 - 0.001 ** t) / (1 - 0.1 ** t)
-        adam = np.sqrt(1 - 0.999 ** t) / (1 - 0.9 ** t)
-        assert kiros / adam == pytest.approx(ratio, rel=0.02)
-
-
-def test_schedules():
-    optimizer = optim.SGD(lambda step: 0.1 / (1 + step))
-    assert [optimizer.rate_at(s) for s in (0, 1, 4)] == [0.1, 0.05, 0.02]
-    check_error(UsageError, lambda: optim.SGD(lambda s: float("nan")).rate_at(3), "nan", "update 3")
-    check_error(UsageError, lambda: optim.SGD(-1.0).rate_at(0), "-1.0")
-
-
-def test_gradients_of_another_form_are_refused(be):
-    params = duoln.to_tensors({"w": [1.0, 2.0]}, be)
-    optimizer = optim.Adam(0.1)
-    check_error(ShapeError, lambda: optimizer.update(params, {"v": params["w"]}, optimizer.init(params),
-                                                     duoln.tensor(0.1, be)), "keys w", "keys v")
-
-
 class TestClipping:
     def _g(self, be):
         return duoln.to_tensors({"a": np.array([3.0, 0.0], np.float32), "b": np.array([[4.0]], np.float32)}, be)
@@ -170,3 +153,233 @@ def test_parameters_with_names_like_statistics_decay(numpy_backend):
     optimizer = optim.AdamW(0.1, weight_decay=0.5)
     updated, _ = optimizer.update(params, tree.map(ops.zeros_like, params), optimizer.init(params))
     assert [p.numpy()[0] for p in updated.values()] == pytest.approx([0.95, 0.95])
+
+
+OPTIMIZERS = [optim.SGD(0.1), optim.SGD(0.1, momentum=0.9, nesterov=True), optim.RMSProp(0.1), optim.Adam(0.1), optim.AdamW(0.1)]
+CLIPS = [optim.clip_global_norm(1.0), optim.clip_each_norm(1.0), optim.clip_value(1.0), optim.scale_by_norm(lambda norm: norm)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_16_bits_are_refused(be, optimizer, dtype):
+    """A step is often below half a unit in their last place; RMSProp divides by an epsilon that is 0 in float16."""
+    name, wide = f"[{type(optimizer).__name__}]", {"w": duoln.tensor([1.0, 2.0], be)}
+    narrow, rate = {"w": wide["w"].astype(dtype)}, duoln.tensor(0.1, be)
+    remedy = f"p.astype('{dtype}')"
+    for params in (narrow, wide | {"table": narrow["w"]}):
+        check_error(DtypeError, lambda p=params: optimizer.init(p), name, "parameters of float32", f"found {dtype}", remedy)
+    slots = optimizer.init(wide)
+    for step in (0.1, rate):
+        check_error(DtypeError, lambda r=step: optimizer.update(narrow, wide, slots, r), name, "parameters of float32", remedy)
+        check_error(DtypeError, lambda r=step: optimizer.update(wide, narrow, slots, r), name, "gradients of float32", remedy)
+        check_error(DtypeError, lambda r=step: optimizer.update_with_norm(wide, narrow, slots, r), name, "gradients of float32")
+    check_error(DtypeError, lambda: optimizer.update(wide, wide, slots, rate.astype(dtype)), name, "rate: expected float32", f"found {dtype}")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_a_number_and_a_tensor_are_one_rate(numpy_backend, optimizer):
+    """At any size of it, in the dtype of the parameters."""
+    for dtype in ("float32", "float64"):
+        params = duoln.to_tensors({"w": np.array([1.0, -2.0])}, numpy_backend, dtype=dtype)
+        gradients, slots = {"w": params["w"] * 3.0}, optimizer.init(params)
+        for rate in (3e-8, 1e-3):
+            first, second = (optimizer.update(params, gradients, slots, r)[0]["w"] for r in (rate, duoln.tensor(rate, numpy_backend, dtype)))
+            assert first.dtype == second.dtype == dtype
+            np.testing.assert_array_equal(first.numpy(), second.numpy())
+        peer = duoln.tensor(0.1, numpy_backend, {"float32": "float64", "float64": "float32"}[dtype])
+        check_error(DtypeError, lambda: optimizer.update(params, gradients, slots, peer), "rate", dtype, peer.dtype)  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_rates_of_adam_are_float32(be, dtype):
+    """An epsilon of 1e-8 is 0 in float16, and 0 / 0 a NaN."""
+    rates = ops.adam_rates(duoln.tensor(0.125, be, dtype=dtype), duoln.tensor(0, be), beta1=0.9, beta2=0.999, eps=1e-8)
+    expected = ops.adam_rates(duoln.tensor(0.125, be), duoln.tensor(0, be), beta1=0.9, beta2=0.999, eps=1e-8)
+    assert [t.dtype for t in rates] == ["float32", "float32", "int32"]
+    for mine, own in zip(rates, expected, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), own.numpy())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("clip", CLIPS[:2], ids=["all norms", "each norm"])
+def test_a_norm_that_the_dtype_does_not_hold_clips(be, clip, dtype):
+    """The square of 300, and the sum of these squares, are infinite in float16."""
+    gradients = {"w": duoln.tensor(np.full(90000, 300.0, np.float32), be).astype(dtype)}
+    clipped = clip(gradients)["w"]
+    assert clipped.dtype == "float32"
+    np.testing.assert_allclose(clipped.numpy(), np.full(90000, 1 / 300), rtol=5e-3)
+
+
+@pytest.mark.parametrize("beta", [0.9, 0.999, 0.9999])
+def test_the_average_of_weights_that_stay_is_these(be, rng, beta):
+    ema, params = optim.MovingAverage(beta), {"w": duoln.tensor(rng.standard_normal(1000).astype(np.float32), be)}
+    average, update = ema.init(params), duoln.compile(ema.update)
+    for _ in range(200):
+        average = update(average, params)
+    np.testing.assert_array_equal(average["w"].numpy(), params["w"].numpy())
+
+
+def test_an_average_near_its_end_keeps_its_digits(numpy_backend):
+    ema, end = optim.MovingAverage(0.999), {"w": duoln.tensor([1.0], numpy_backend)}
+    average = {"w": duoln.tensor([1.2], numpy_backend)}
+    for _ in range(4000):
+        average = ema.update(average, end)
+    assert average["w"].item() == pytest.approx(1 + 0.2 * 0.999 ** 4000, rel=2e-6)
+
+
+def test_rmsprop_keeps_a_mean_square_that_stays(be, rng):
+    optimizer, g = optim.RMSProp(1e-3, beta=0.999), rng.standard_normal(1000).astype(np.float32)
+    params = duoln.to_tensors({"w": g}, be)
+    slots, square = {**optimizer.init(params), "square": {"w": duoln.tensor(g * g, be)}}, g * g
+    update = duoln.compile(optimizer.update)
+    for _ in range(100):
+        _, slots = update(params, {"w": params["w"]}, slots, duoln.tensor(1e-3, be))
+    np.testing.assert_array_equal(slots["square"]["w"].numpy(), square)
+
+
+def test_what_is_not_averaged(be):
+    params = {"w": duoln.tensor([1.0], be)}
+    narrow, ema = tree.map(lambda p: p.astype("bfloat16"), params), optim.MovingAverage(0.5)
+    check_error(DtypeError, lambda: ema.update(narrow, params), "[MovingAverage]", "float32", "bfloat16")
+    assert ema.update(params, narrow)["w"].dtype == "float32"
+
+
+@pytest.mark.parametrize("clip", [None, *CLIPS], ids=["none", "all norms", "each norm", "value", "own"])
+@pytest.mark.parametrize("kind", [optim.SGD, optim.RMSProp, optim.Adam, optim.AdamW])
+@pytest.mark.parametrize("empty", [{}, [], {"frozen": {}}], ids=str)
+def test_an_empty_tree_stays(be, kind, clip, empty):
+    """As of a part of a model that has no parameters."""
+    optimizer = kind(0.1, clip=clip)
+    slots = optimizer.init(empty)
+    for rate in (0.1, duoln.tensor(0.1, be)):
+        assert optimizer.update(empty, empty, slots, rate) == (empty, slots)
+        check_error(ShapeError, lambda r=rate: optimizer.update(empty, {"w": duoln.tensor([1.0], be)}, slots, r), "[tree]", "expected", "found")
+    assert clip is None or clip(empty) == empty
+    assert optim.MovingAverage().update(empty, empty) == empty
+
+
+@pytest.mark.parametrize("beta", [0.0, 1e-17])
+@pytest.mark.parametrize("name", ["beta1", "beta2"])
+def test_a_correction_by_0_is_refused(be, name, beta):
+    """The first beta makes the rate infinite, the second one makes it 0."""
+    settings = {"beta1": 0.9, "beta2": 0.999, "bias_correction": "kiros2015", name: beta}
+    for kind in (optim.Adam, optim.AdamW):
+        check_error(UsageError, lambda k=kind: k(0.1, **settings), f"[{kind.__name__}] {name}: expected a number above 0", f"found {beta}")
+    number, count = duoln.tensor(0.1, be), duoln.tensor(0, be)
+    check_error(UsageError, lambda: ops.adam_rates(number, count, eps=1e-8, **settings), f"[adam_rates] {name}", f"found {beta}")
+    plain = optim.Adam(0.1, **{name: beta})
+    params, gradients = {"w": duoln.tensor([1.0, 1.0], be)}, {"w": duoln.tensor([2.0, 0.0], be)}
+    np.testing.assert_allclose(plain.update(params, gradients, plain.init(params), 0.1)[0]["w"].numpy(), [0.9, 1.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS[:4], optim.AdamW(0.1, decays=lambda path, p: not path.endswith("table"))],
+                         ids=lambda o: type(o).__name__)
+def test_a_row_of_padding_stays(be, rng, optimizer):
+    """Also one that is not 0, under AdamW where its table does not decay."""
+    params, start = _trained(be, rng, optimizer, own_row=True)
+    np.testing.assert_array_equal(params["table"].numpy()[1], start[1])
+    assert (params["table"].numpy()[[0, 2]] != start[[0, 2]]).all()
+
+
+@pytest.mark.parametrize("own_row", [False, True])
+def test_decay_shrinks_a_row_of_padding_that_is_not_0(be, rng, own_row):
+    params, start = _trained(be, rng, optim.AdamW(0.1, weight_decay=0.5), own_row)
+    np.testing.assert_allclose(params["table"].numpy()[1], start[1] * 0.95 ** 3, rtol=1e-5)
+    assert start[1].any() == own_row
+
+
+def _trained(be, rng, optimizer, own_row):
+    """The parameters of an embedding after three updates, and its table before; a row of its own for the padding, or 0."""
+    layer, ids = nn.Embedding(3, 4, padding_idx=1), duoln.tensor([[0, 1], [1, 2]], be)
+    start = rng.standard_normal((3, 4)).astype(np.float32) if own_row else layer.init(0)["table"]
+    params = duoln.to_tensors({"table": start.copy()}, be)
+    slots = optimizer.init(params)
+    for _ in range(3):
+        _, gradients = duoln.value_and_grad(lambda p: ops.sum(ops.square(layer(p, ids) - 3.0)))(params)
+        params, slots = optimizer.update(params, gradients, slots, 0.1)
+    return params, start
+
+
+MODEL = nn.Sequential(body=nn.Linear(3, 4), head=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), header=nn.Linear(2, 2))
+HEAD, REST = optim.Adam(optim.cosine(1e-2, 5), donate=True), optim.SGD(1e-1, momentum=0.9, clip=optim.clip_value(0.01))
+
+
+def _start(be, rng):
+    params = duoln.init(MODEL, 0, be)
+    return params, tree.map(lambda p: duoln.tensor(rng.standard_normal(p.shape).astype(np.float32), be), params)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_each_group_is_updated_by_its_own(be, rng, compiled):
+    clip = optim.clip_global_norm(0.5)
+    groups = optim.Groups({"head": HEAD, "body.bias": optim.SGD(1.0)}, rest=REST, clip=clip)
+    params, gradients = _start(be, rng)
+    own = [(HEAD, "head", params["head"]), (optim.SGD(1.0), "bias", params["body"]["bias"]),
+           (REST, "rest", {"body": {"weight": params["body"]["weight"]}, "header": params["header"]})]
+    expected = {name: tree.map(lambda p: p * 1.0, part) for _, name, part in own}
+    slots_of = {name: optimizer.init(expected[name]) for optimizer, name, _ in own}
+    slots, update = groups.init(params), duoln.compile(groups.update_with_norm) if compiled else groups.update_with_norm
+    for _ in range(5):
+        params, slots, norm = update(params, gradients, slots)
+        clipped = clip(gradients)
+        parts = {"head": clipped["head"], "bias": clipped["body"]["bias"],
+                 "rest": {"body": {"weight": clipped["body"]["weight"]}, "header": clipped["header"]}}
+        for optimizer, name, _ in own:
+            expected[name], slots_of[name] = optimizer.update(expected[name], parts[name], slots_of[name])
+    assert norm.item() == pytest.approx(optim.global_norm(gradients).item())
+    for ours, theirs in ((params["head"], expected["head"]), (params["body"]["bias"], expected["bias"]),
+                         (params["header"], expected["rest"]["header"]), (params["body"]["weight"], expected["rest"]["body"]["weight"])):
+        for a, b in zip(tree.leaves(ours), tree.leaves(theirs), strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    assert [path for path, _ in tree.items(params)] == [path for path, _ in tree.items(MODEL.init(0))]
+
+
+def test_without_a_rest_it_stays(be, rng):
+    params, gradients = _start(be, rng)
+    groups = optim.Groups({"head": optim.SGD(0.1)}, rest=None)
+    new, slots = groups.update(params, gradients, groups.init(params))
+    assert new["body"]["weight"] is params["body"]["weight"] and new["header"]["bias"] is params["header"]["bias"]
+    assert not np.array_equal(new["head"]["0"]["weight"].numpy(), params["head"]["0"]["weight"].numpy()) and slots.keys() == {"head"}
+
+
+def test_rates_are_those_of_the_groups(be, rng):
+    params, gradients = _start(be, rng)
+    groups = optim.Groups({"head": dataclasses.replace(HEAD, donate=False)}, rest=optim.SGD(0.1))
+    assert groups.rate_at(5) == {"head": 0.0, "rest": 0.1} and not groups.donate
+    new, _ = groups.update(params, gradients, groups.init(params), {"head": 0.0, "rest": duoln.tensor(0.0, be)})
+    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in tree.zipped(new, params))
+
+
+def test_a_task_may_have_groups(numpy_backend, tmp_path):
+    task = Line()
+    task.optimizer = lambda cfg, updates: optim.Groups({"0.bias": optim.SGD(0.05)}, rest=optim.SGD(cfg.learning_rate))
+    task = named(task, "here")
+    cfg = make_config(task, "plain")
+    trainer = Trainer(task, "plain", cfg, task.data(cfg), numpy_backend)
+    start = tree.map(lambda p: p.numpy(), trainer.state["params"])
+    result = fit_into(trainer, tmp_path, numpy_backend)
+    assert result["updates"] == trainer.update > 1 and trainer.state["slots"].keys() == {"0.bias", "rest"}
+    assert all(not np.array_equal(a.numpy(), b) for a, b in tree.zipped(trainer.state["params"], start))
+
+
+def test_slots_are_saved_and_loaded(be, rng, tmp_path):
+    params, gradients = _start(be, rng)
+    groups = optim.Groups({"head": optim.Adam(0.1)}, rest=REST)
+    _, slots = groups.update(params, gradients, groups.init(params))
+    duoln.save_state(tmp_path, 1, slots=slots)
+    again = duoln.load_state(tmp_path, be)["slots"]
+    assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in tree.zipped(slots, again))
+
+
+def test_wrong_groups_are_told(numpy_backend, rng):
+    params, gradients = _start(numpy_backend, rng)
+    check_error(UsageError, lambda: optim.Groups({}, rest=REST), "[Groups] groups")
+    check_error(DtypeError, lambda: optim.Groups({"head": 0.1}, rest=REST), "'head'", "0.1")
+    check_error(UsageError, lambda: optim.Groups({"rest": HEAD}, rest=REST), "'rest'")
+    check_error(UsageError, lambda: optim.Groups({"head": HEAD, "head.0": HEAD}, rest=REST), "'head.0' in 'head'")
+    check_error(ShapeError, lambda: optim.Groups({"tail": HEAD}, rest=REST).init(params), "'tail'", "body.weight")
+    groups = optim.Groups({"head": HEAD}, rest=REST)
+    check_error(ShapeError, lambda: groups.update(params, gradients, {"head": {}}), "head, rest")
+    check_error(ShapeError, lambda: groups.update(params, gradients["head"], groups.init(params)), "keys")
+    check_error(ShapeError, lambda: groups.update(params, gradients, groups.init(params), 0.1), "rates", "0.1")
+    check_error(UsageError, lambda: groups.update(params, gradients, groups.init(params), {"haed": 0.1}), "head, rest", "haed")

@@ -8,16 +8,6 @@ from duoln.core import Tensor
 from duoln.errors import KernelError
 
 
-def test_dtypes_of_reductions(gpu):
-    flags = gpu.asarray(np.array([[True, False], [True, True]]))
-    counts = gpu.asarray(np.array([[1, 2], [3, 4]], np.int32))
-    halves = gpu.asarray(np.full((300, 7), 0.5, np.float32))
-    assert gpu.dtype(gpu.sum(flags)) == "int32" and int(gpu.to_numpy(gpu.sum(flags))) == 3
-    assert gpu.dtype(gpu.sum(counts, axis=0)) == "int32"
-    assert gpu.dtype(gpu.sum(halves)) == "float32" and gpu.dtype(gpu.mean(halves, axis=1)) == "float32"
-    assert gpu.dtype(gpu.argmax(halves)) == "int32" and gpu.dtype(gpu.cumulative_sum(counts, 0)) == "int32"
-
-
 def test_results_without_dimensions_are_arrays(gpu):
     total = gpu.sum(gpu.ones((3,)))
     assert total.shape == () and gpu.dtype(total + total) == "float32"
@@ -27,12 +17,6 @@ def test_casts(gpu):
     values = gpu.asarray(np.array([-1.7, -0.2, 0.0, 2.9], np.float32))
     np.testing.assert_array_equal(gpu.to_numpy(gpu.astype(values, "int32")), [-1, 0, 0, 2])
     np.testing.assert_array_equal(gpu.to_numpy(gpu.astype(values, "bool")), [True, True, False, True])
-
-
-def test_a_number_keeps_the_dtype_of_an_array(gpu):
-    assert gpu.dtype(gpu.ones((2,)) * 0.5) == "float32"
-    assert gpu.dtype(gpu.maximum(gpu.ones((2,)), 2.0)) == "float32"
-    assert gpu.dtype(gpu.where(gpu.ones((2,)) > 0, gpu.ones((2,)), 0.0)) == "float32"
 
 
 def test_sorting_is_stable(gpu, rng):

@@ -99,56 +99,6 @@ def _closure():
     return lambda: scale, change
 
 
-def _in_global():
-    _set_global(2.0)
-    return _of_global, lambda: _set_global(3.0)
-
-
-def _in_nested_function():
-    _set_global(2.0)
-    return lambda: next(map(lambda _: _SCALE, [0])), lambda: _set_global(3.0)
-
-
-def _of(holder, read, *path):
-    def change():
-        setattr(functools.reduce(getattr, path[:-1], holder), path[-1], 3.0)
-
-    return read, change
-
-
-def _attribute():
-    return _of(holder := _Holder(), lambda: holder.scale, "scale")
-
-
-def _of_attribute():
-    return _of(holder := _Holder(), lambda: holder.deep.scale, "deep", "scale")
-
-
-def _slot():
-    return _of(holder := _Slotted(), lambda: holder.scale, "scale")
-
-
-def _property():
-    return _of(holder := _Holder(), lambda: holder.doubled, "scale")
-
-
-def _method():
-    return _of(holder := _Holder(), lambda: holder.of_method(), "deep", "scale")
-
-
-def _called_object():
-    return _of(holder := _Holder(), lambda: holder(), "scale")
-
-
-def _partial():
-    return _of(holder := _Holder(), functools.partial(lambda scale: holder.scale * scale, 1.0), "scale")
-
-
-def _class():
-    _Holder.scale = 2.0
-    return lambda: _Holder.scale, lambda: setattr(_Holder, "scale", 3.0)
-
-
 def _replaced_object():
     holder = _Holder()
 
@@ -159,34 +109,32 @@ def _replaced_object():
     return lambda: holder.scale, change
 
 
-def _entry():
-    holder = {"scale": 2.0}
-    return lambda: holder["scale"], lambda: holder.update(scale=3.0)
+def _global(read):
+    _set_global(2.0)
+    return read, lambda: _set_global(3.0)
 
 
-def _entry_by_method():
-    holder = {"deep": [2.0, (1.0,)]}
-    return lambda: holder.get("deep")[0], lambda: holder["deep"].__setitem__(0, 3.0)
+def _of(holder, read, *path):
+    return read, lambda: setattr(functools.reduce(getattr, path[:-1], holder), path[-1], 3.0)
+
+
+def _entry(holder, read, key, after=3.0):
+    return read, lambda: holder.__setitem__(key, after)
+
+
+def _class():
+    _Holder.scale = 2.0
+    return lambda: _Holder.scale, lambda: setattr(_Holder, "scale", 3.0)
 
 
 def _default():
     _with_default.__defaults__[0][0] = 2.0
-    return _with_default, lambda: _with_default.__defaults__[0].__setitem__(0, 3.0)
+    return _entry(_with_default.__defaults__[0], _with_default, 0)
 
 
-def _environment():
+def _environment(read):
     os.environ["SCALE_OF_A_TEST"] = "2.0"
-    return lambda: float(os.environ["SCALE_OF_A_TEST"]), lambda: os.environ.update(SCALE_OF_A_TEST="3.0")
-
-
-def _scalar_of_numpy():
-    holder = {"scale": np.float32(2.0)}
-    return lambda: float(holder["scale"]), lambda: holder.update(scale=np.float32(3.0))
-
-
-def _array_of_numpy():
-    holder = [np.full(1, 2.0)]
-    return lambda: float(holder[0][0]), lambda: holder.__setitem__(0, np.full(1, 3.0))
+    return _entry(os.environ, read, "SCALE_OF_A_TEST", "3.0")
 
 
 def _schedule():
@@ -204,9 +152,23 @@ def _other_function():
     return lambda: holder.scale(1.0), lambda: setattr(holder, "scale", _times_3)
 
 
-FOUND = [_closure, _in_global, _in_nested_function, _attribute, _of_attribute, _slot, _property, _method, _called_object, _partial,
-         _class, _replaced_object, _entry, _entry_by_method, _default, _environment, _scalar_of_numpy, _array_of_numpy, _schedule,
-         _other_schedule, _other_function]
+FOUND = {
+    "closure": _closure, "in global": lambda: _global(_of_global), "in nested function": lambda: _global(lambda: next(map(lambda _: _SCALE, [0]))),
+    "attribute": lambda: _of(holder := _Holder(), lambda: holder.scale, "scale"),
+    "of attribute": lambda: _of(holder := _Holder(), lambda: holder.deep.scale, "deep", "scale"),
+    "slot": lambda: _of(holder := _Slotted(), lambda: holder.scale, "scale"),
+    "property": lambda: _of(holder := _Holder(), lambda: holder.doubled, "scale"),
+    "method": lambda: _of(holder := _Holder(), lambda: holder.of_method(), "deep", "scale"),
+    "called object": lambda: _of(holder := _Holder(), lambda: holder(), "scale"),
+    "partial": lambda: _of(holder := _Holder(), functools.partial(lambda scale: holder.scale * scale, 1.0), "scale"),
+    "class": _class, "replaced object": _replaced_object,
+    "entry": lambda: _entry(holder := {"scale": 2.0}, lambda: holder["scale"], "scale"),
+    "entry by method": lambda: _entry((holder := {"deep": [2.0, (1.0,)]})["deep"], lambda: holder.get("deep")[0], 0),
+    "default": _default, "environment": lambda: _environment(lambda: float(os.environ["SCALE_OF_A_TEST"])),
+    "scalar of NumPy": lambda: _entry(holder := {"scale": np.float32(2.0)}, lambda: float(holder["scale"]), "scale", np.float32(3.0)),
+    "array of NumPy": lambda: _entry(holder := [np.full(1, 2.0)], lambda: float(holder[0][0]), 0, np.full(1, 3.0)),
+    "schedule": _schedule, "other schedule": _other_schedule, "other function": _other_function,
+}
 
 
 # Each of these changes with each run of its Python; it gives a function that tells whether the scale is another one.
@@ -234,11 +196,6 @@ def _counted_global(n):
     return is_late
 
 
-def _counted_attribute(n):
-    holder = _Holder()
-    return lambda: holder.counted() >= n
-
-
 def _counted_entry(n):
     holder = {"count": 0}
 
@@ -249,24 +206,9 @@ def _counted_entry(n):
     return is_late
 
 
-def _iterator(n):
-    numbers = itertools.count(1)
-    return lambda: next(numbers) >= n
-
-
-def _generator(n):
-    numbers = (k >= n for k in itertools.count(1))
-    return lambda: next(numbers)
-
-
 def _random(n):
     random.seed(n)
     return lambda: random.random() < 0.05
-
-
-def _random_object(n):
-    drawn = random.Random(n)
-    return lambda: drawn.random() < 0.05
 
 
 def _random_of_numpy(n):
@@ -274,22 +216,29 @@ def _random_of_numpy(n):
     return lambda: np.random.rand() < 0.05
 
 
-def _generator_of_numpy(n):
-    drawn = np.random.default_rng(n)
-    return lambda: drawn.random() < 0.05
+def _drawn(generator):
+    return lambda: generator.random() < 0.05
 
 
-COUNTING = [_counted, _counted_global, _counted_attribute, _counted_entry, _iterator, _generator, _random, _random_object,
-            _random_of_numpy, _generator_of_numpy]
+def _iterated(numbers, n):
+    return lambda: next(numbers) >= n
+
+
+COUNTING = {
+    "counted": _counted, "counted global": _counted_global, "counted entry": _counted_entry, "random": _random, "random of NumPy": _random_of_numpy,
+    "counted attribute": lambda n: (holder := _Holder()) and (lambda: holder.counted() >= n), "iterator": lambda n: _iterated(itertools.count(1), n),
+    "generator": lambda n: _iterated((k for k in itertools.count(1)), n), "random object": lambda n: _drawn(random.Random(n)),
+    "generator of NumPy": lambda n: _drawn(np.random.default_rng(n)),
+}
 CLOCKS = [lambda: time.time() < 0, lambda: time.perf_counter() < 0, lambda: datetime.datetime.now().year < 0, lambda: _HOLDER.is_late]
 
 
 def _part(place, n):
     """A part of a step, and what is called before its call k."""
     if place in COUNTING:
-        is_late = place(n)
+        is_late = COUNTING[place](n)
         return lambda x: x * 3.0 if is_late() else x * 2.0, lambda k: None
-    read, change = place()
+    read, change = (FOUND.get(place) or NOT_FOUND[place][1])()
     return lambda x: x * read(), lambda k: change() if k == n else None
 
 
@@ -324,11 +273,7 @@ def _check(be, places):
     return told
 
 
-def _names(places):
-    return [place.__name__.strip("_") for place in places]
-
-
-@pytest.mark.parametrize("place", FOUND + COUNTING, ids=_names(FOUND + COUNTING))
+@pytest.mark.parametrize("place", [*FOUND, *COUNTING])
 def test_a_late_change_is_found(be, place):
     assert _check(be, [(place, 20)]) == (3 if place in COUNTING else 32)
 
@@ -336,7 +281,7 @@ def test_a_late_change_is_found(be, place):
 @pytest.mark.parametrize("seed", range(200))
 def test_no_composition_is_silently_wrong(numpy_backend, seed):
     drawn = np.random.default_rng(seed)
-    every = FOUND + COUNTING
+    every = [*FOUND, *COUNTING]
     chosen = drawn.choice(len(every), size=drawn.integers(1, 4), replace=False)
     _check(numpy_backend, [(every[k], int(drawn.choice(CHANGES))) for k in chosen])
 
@@ -364,44 +309,21 @@ def test_draws_of_a_stream_from_outside_are_refused(be, draw):
 
 # What is not found: the words with which the guide lists it, how it is read, and how it is changed.
 
-def _length():
-    holder = [None]
-    return lambda: 1.0 + len(holder), lambda: holder.append(None)
+NOT_FOUND = {
+    "length": ("lengths", lambda: ((holder := [None]) and (lambda: 1.0 + len(holder)), lambda: holder.append(None))),
+    "set": ("sets", lambda: ((holder := {1}) and (lambda: 3.0 if 2 in holder else 2.0), lambda: holder.add(2))),
+    "in place": ("entries of arrays", lambda: _entry(holder := np.full(1, 2.0), lambda: float(holder[0]), 0)),
+    "by text": ("`getattr`", lambda: _of(holder := SimpleNamespace(scale=2.0), lambda: getattr(holder, "scale"), "scale")),  # noqa: B009
+    "other module": ("other modules", lambda: _environment(lambda: float(os.getenv("SCALE_OF_A_TEST")))),
+    "object in an entry": ("objects from calls or entries",
+                           lambda: _of((holder := [SimpleNamespace(scale=2.0)])[0], lambda: holder[0].scale, "scale")),
+}
 
 
-def _set():
-    holder = {1}
-    return lambda: 3.0 if 2 in holder else 2.0, lambda: holder.add(2)
-
-
-def _in_place():
-    holder = np.full(1, 2.0)
-    return lambda: float(holder[0]), lambda: holder.__setitem__(0, 3.0)
-
-
-def _by_text():
-    holder = SimpleNamespace(scale=2.0)
-    return lambda: getattr(holder, "scale"), lambda: setattr(holder, "scale", 3.0)  # noqa: B009
-
-
-def _other_module():
-    os.environ["SCALE_OF_A_TEST"] = "2.0"
-    return lambda: float(os.getenv("SCALE_OF_A_TEST")), lambda: os.environ.update(SCALE_OF_A_TEST="3.0")
-
-
-def _object_in_an_entry():
-    holder = [SimpleNamespace(scale=2.0)]
-    return lambda: holder[0].scale, lambda: setattr(holder[0], "scale", 3.0)
-
-
-NOT_FOUND = {_length: "lengths", _set: "sets", _in_place: "entries of arrays", _by_text: "`getattr`", _other_module: "other modules",
-             _object_in_an_entry: "objects from calls or entries"}
-
-
-@pytest.mark.parametrize("place", NOT_FOUND, ids=_names(NOT_FOUND))
+@pytest.mark.parametrize("place", NOT_FOUND)
 def test_the_guide_lists_what_is_not_found(numpy_backend, place):
     section = GUIDE.read_text().split("## Compile\n")[1].split("\n## ")[0]
-    assert NOT_FOUND[place] in " ".join(section.split())
+    assert NOT_FOUND[place][0] in " ".join(section.split())
     (compiled, told), (plain, _) = (_results(numpy_backend, [(place, 20)], compiles) for compiles in (True, False))
     assert told is None and (compiled != plain).any()
 
@@ -417,7 +339,7 @@ def test_a_value_that_changes_back_is_not_found(numpy_backend):
 
 def test_what_stays_gives_no_warning_and_is_looked_at_rarely(numpy_backend, monkeypatch):
     """Also what the first call puts into a cache, and what a step notes."""
-    looks, caches, notes, reads = [], {}, [], [place()[0] for place in FOUND]
+    looks, caches, notes, reads = [], {}, [], [place()[0] for place in FOUND.values()]
     looked = variables.variables
     monkeypatch.setattr("duoln.core.compiling.variables", lambda step: looks.append(1) or looked(step))
 

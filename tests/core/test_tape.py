@@ -57,23 +57,19 @@ def test_every_name_of_an_argument_is_free(be):
     check_error(UsageError, lambda: function(w, op="log"), "[function] expected op 'square' or 'exp', found 'log'")
 
 
-def test_unused_parameters_get_zeros(be):
-    _, grads = duoln.value_and_grad(lambda p: ops.sum(p["used"]))({"used": _t(be, [1.0]), "unused": _t(be, [1.0, 2.0])})
-    np.testing.assert_array_equal(grads["unused"].numpy(), [0.0, 0.0])
+GRADIENTS = {  # a function, where it is differentiated, and its gradient there
+    "a parameter that is not used": (lambda p: ops.sum(p["used"]), {"used": [1.0], "unused": [1.0, 2.0]}, {"used": [1.0], "unused": [0.0, 0.0]}),
+    "a constant": (lambda x: duoln.tensor(1.0, x.backend), [1.0], [0.0]), "used twice": (lambda x: ops.sum(x * x + x), [3.0], [7.0]),
+    "itself": (lambda x: x, 2.0, 1.0), "stop_gradient": (lambda x: ops.sum(x * duoln.stop_gradient(x)), [3.0], [3.0]),
+    "a comparison": (lambda x: ops.sum(ops.where(ops.logical_not(x > 1.5), x, 3.0 * x)), [1.0, 2.0], [1.0, 3.0]),
+}
 
 
-def test_a_constant_value_gives_zeros(be):
-    _, grads = duoln.value_and_grad(lambda p: _t(be, 1.0))({"x": _t(be, [1.0])})
-    assert grads["x"].numpy() == [0.0]
-
-
-def test_a_parameter_used_twice_adds_up(be):
-    _, grad = duoln.value_and_grad(lambda x: ops.sum(x * x + x))(_t(be, [3.0]))
-    assert grad.numpy() == [7.0]
-
-
-def test_the_parameter_itself_as_value(be):
-    assert duoln.value_and_grad(lambda x: x)(_t(be, 2.0))[1].item() == 1.0
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name, be):
+    function, place, expected = GRADIENTS[name]
+    given = {key: _t(be, x) for key, x in place.items()} if isinstance(place, dict) else _t(be, place)
+    assert duoln.tree.map(lambda g: g.tolist(), duoln.value_and_grad(function)(given)[1]) == expected
 
 
 def test_aux_comes_back_off_the_tape(be):
@@ -84,11 +80,6 @@ def test_aux_comes_back_off_the_tape(be):
     (value, aux), grad = duoln.value_and_grad(fn, has_aux=True)(_t(be, [1.0, 2.0]))
     assert value.item() == 6.0 and aux["note"] == "text" and aux["y"].node is None
     np.testing.assert_array_equal(grad.numpy(), [2.0, 2.0])
-
-
-def test_stop_gradient(be):
-    _, grad = duoln.value_and_grad(lambda x: ops.sum(x * duoln.stop_gradient(x)))(_t(be, [3.0]))
-    assert grad.numpy() == [3.0]
 
 
 def test_a_tensor_kept_from_an_earlier_call_is_a_constant(be):
@@ -112,12 +103,6 @@ def test_a_gradient_inside_a_gradient_is_refused(be):
     assert duoln.value_and_grad(lambda x: ops.sum(x))(_t(be, [1.0]))[1].numpy() == [1.0]  # nothing is left behind
 
 
-def test_an_error_in_the_function_leaves_nothing_behind(be):
-    with pytest.raises(ZeroDivisionError):
-        duoln.value_and_grad(lambda x: 1 / 0)(_t(be, [1.0]))
-    assert duoln.value_and_grad(lambda x: ops.sum(x))(_t(be, [1.0]))[1].numpy() == [1.0]
-
-
 def test_the_tape_is_dropped(numpy_backend):
     alive = []
 
@@ -137,11 +122,6 @@ def test_an_op_without_a_gradient_says_so(be):
     check_error(GradientError, lambda: duoln.value_and_grad(
         lambda p: ops.sum(ops.adam_update(rate, rate, None, None, p, p, p, p, beta1=0.9, beta2=0.9)[0]))(x),
         "adam_update", "stop_gradient")
-
-
-def test_comparisons_are_constants(be):
-    _, grad = duoln.value_and_grad(lambda x: ops.sum(ops.where(ops.logical_not(x > 1.5), x, 3.0 * x)))(_t(be, [1.0, 2.0]))
-    np.testing.assert_array_equal(grad.numpy(), [1.0, 3.0])
 
 
 class TestManyUses:

@@ -1,15 +1,26 @@
-"""Every CUDA kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
+"""Every CUDA kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose; gradients that calls
+share, those of `take`, and trainings over the stand-in.
+"""
 
+
+import json
 
 import numpy as np
 import pytest
+import stand_in_capture
 import stand_in_cupy
 from broken_text import break_text
 from conftest import GPU, STAND_IN
-from device_rules import cases
+from device_rules import cases, recurrent_losses
 
+import duoln
+from duoln import backends, cli, ops, runtime, value_and_grad
+from duoln.core import Tensor
 from duoln.kernels.recurrent.cases import LONG_SIZES, recurrent
-from duoln.testing import selftest
+from duoln.ops.recurrent.variants import norm_shapes
+from duoln.runtime import to_tensors
+from duoln.testing import check_rule, selftest
+from duoln.testing.closeness import check_close, tolerance
 
 CASES = cases("cuda")
 
@@ -92,9 +103,6 @@ def test_the_text_that_ran_was_ours(gpu):
 
 
 def test_layer_norm_of_a_strided_view(gpu, rng):
-    from duoln import ops
-    from duoln.core import Tensor
-
     x = rng.standard_normal((6, 40)).astype(np.float32)
     view = Tensor(gpu.asarray(x)[::2, 4:31], gpu)
     wide = x[::2, 4:31].astype(np.float64)
@@ -107,9 +115,6 @@ def test_layer_norm_of_a_strided_view(gpu, rng):
 @pytest.mark.parametrize("used", [("y",), ("total",), ("y", "total")], ids="+".join)
 @pytest.mark.parametrize("width", [33, 8200])
 def test_what_nothing_used_of_a_sum_and_its_norm_has_no_gradient(op, used, width, gpu, numpy_backend, rng):
-    from duoln import ops
-    from duoln.core import Tensor, value_and_grad
-
     x, residual, gain = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, width), (3, width), (width,)))
 
     def gradients(be, dtype):
@@ -134,3 +139,168 @@ def test_a_sum_and_its_norm_are_one_launch_forward_and_two_back(op, gpu):
     before = len(stand_in_cupy.launches)
     selftest.prove(_case(f"{op} 70 x 33"), gpu, repeats=1)
     assert stand_in_cupy.launches[before:] == ["layer_norm_forward", "layer_norm_backward", "sum_columns"]
+
+
+TIME_STEPS, ROWS, HIDDEN = 4, 3, 9
+
+
+def _gradients(norm, backend, dtype, used=("h", "c")):
+    """Gradients of everything that four calls of a cell take; the cell's state goes from call to call."""
+    rng, shapes = np.random.default_rng(3), norm_shapes("lstm", norm, HIDDEN)
+    x_proj, h_proj, c, *shared = (rng.standard_normal(shape).astype(np.float32).astype(dtype) for shape in (
+        (ROWS, 4 * HIDDEN), (ROWS, 4 * HIDDEN), (ROWS, HIDDEN), (4 * HIDDEN,), *shapes.values()))
+
+    def norms(p):
+        return dict(zip(shapes, p["shared"][1:], strict=True)) or None
+
+    def total(p):
+        cell, sums = p["c"], []
+        for t in range(TIME_STEPS):
+            h, cell = ops.lstm_cell(p["x"] * (0.5 + t), p["h"], cell, p["shared"][0], norms(p), norm=norm)
+            sums += [ops.sum(h * h)] if "h" in used else []
+        return sum(sums, ops.sum(cell * 0.3) if "c" in used else ops.sum(h))
+
+    params = to_tensors({"x": x_proj, "h": h_proj, "c": c, "shared": shared}, backend)
+    return value_and_grad(total)(params)[1]
+
+
+@pytest.mark.few
+@pytest.mark.parametrize("at_once", [1, 2, 3, 100], ids=lambda n: f"{n} at once")
+@pytest.mark.parametrize("norm", ["none", "layer", "layer-cell", "layer-theano"])
+def test_many_time_steps_in_one_launch(norm, at_once, gpu, monkeypatch):
+    from duoln.kernels.recurrent import cupy as rules
+
+    monkeypatch.setattr(rules, "_POOLED_VALUES", at_once * ROWS * 4 * HIDDEN)
+    ours, exact = _gradients(norm, gpu, np.float32), _gradients(norm, runtime.backend("numpy"), np.float64)
+    for mine, wide in zip([*ours["shared"], *(ours[k] for k in "xhc")], [*exact["shared"], *(exact[k] for k in "xhc")], strict=True):
+        check_close(mine.numpy(), wide.numpy(), 8 * tolerance("float32", 4 * HIDDEN * TIME_STEPS), norm)
+
+
+@pytest.mark.parametrize("used", [("h",), ("c",)])
+def test_states_that_nothing_used_have_no_gradient(used, gpu):
+    ours, exact = (_gradients("layer-cell", be, dtype, used) for be, dtype in ((gpu, np.float32), (runtime.backend("numpy"), np.float64)))
+    for mine, wide in zip(ours["shared"], exact["shared"], strict=True):
+        check_close(mine.numpy(), wide.numpy(), 8 * tolerance("float32", 4 * HIDDEN * TIME_STEPS), str(used))
+
+
+@pytest.mark.skipif(GPU != STAND_IN, reason="only the stand-in keeps a list of launches")
+def test_the_sums_of_all_time_steps_are_taken_at_once(gpu):
+    _gradients("layer-cell", gpu, np.float32)
+    before = len(stand_in_cupy.launches)
+    _gradients("layer-cell", gpu, np.float32)
+    ran = stand_in_cupy.launches[before:]
+    # The cell's kernel once for each time step and once for each of the three parameters, not for each of their uses.
+    assert ran.count("lstm_backward") == TIME_STEPS + 3
+    assert ran.count("layer_norm_backward") == 3
+
+
+def test_a_bias_that_two_cells_share_whose_norms_differ(gpu):
+    rng = np.random.default_rng(4)
+    params = {"bias": rng.standard_normal(4 * HIDDEN), **{name: rng.standard_normal(HIDDEN) for name in ("a", "b", "offset")}}
+    x, c = (rng.standard_normal((ROWS, n)).astype(np.float32) for n in (4 * HIDDEN, HIDDEN))
+
+    def gradients(backend, dtype):
+        given = to_tensors({"x": x.astype(dtype), "c": c.astype(dtype)}, backend)
+
+        def total(p):
+            sums = []
+            for name, norm in (("a", "layer-cell"), ("b", "layer-cell"), ("", "none"), ("b", "layer-cell")):
+                norms = {"gain_c": p[name], "bias_c": p["offset"]} if name else None
+                h, _ = ops.lstm_cell(given["x"], given["x"], given["c"], p["bias"], norms, norm=norm)
+                sums.append(ops.sum(h * h))
+            return sum(sums[1:], sums[0])
+
+        return value_and_grad(total)(to_tensors({k: a.astype(dtype) for k, a in params.items()}, backend))[1]
+
+    ours, exact = gradients(gpu, np.float32), gradients(runtime.backend("numpy"), np.float64)
+    for name, wide in exact.items():
+        check_close(ours[name].numpy(), wide.numpy(), 8 * tolerance("float32", 4 * HIDDEN * TIME_STEPS), name)
+
+
+TAKEN = [((6,), 0, (9,)), ((3, 7), 1, (4,)), ((3, 7, 5), 1, (2, 3)), ((2, 3, 4), 2, (1,)), ((1, 5, 2), 1, (8,)), ((4, 1, 3), 1, (2, 2)),
+          ((2, 2, 3, 5), 2, (40,)), ((7, 300), 0, (12,)), ((300, 7), 1, (12,))]
+
+
+def _arrays(shape, axis, taken, rng):
+    return rng.standard_normal(shape).astype(np.float32), rng.integers(-shape[axis], shape[axis], taken).astype(np.int32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("shape", "axis", "taken"), TAKEN, ids=str)
+def test_every_axis(shape, axis, taken, dtype, gpu, rng):
+    x, indices = _arrays(shape, axis, taken, rng)
+    natives = [gpu.asarray(x, dtype), gpu.asarray(indices)]
+    rule = ops.take.select(gpu, natives, {"axis": axis})
+    assert rule.name == "cuda sorted rows"
+    check_rule(ops.take, rule, (x, indices), gpu, {"axis": axis}, int(np.prod(taken)), dtype=dtype)
+
+
+@pytest.mark.parametrize(("shape", "axis", "taken"), TAKEN, ids=str)
+def test_the_sums_of_equal_indices(shape, axis, taken, gpu, rng):
+    """Against a loop over the indices, for a gradient that is a view."""
+    x, indices = _arrays(shape, axis, taken, rng)
+    wanted = np.moveaxis(np.zeros(shape), axis, 0)
+    out, saved = ops.take.rules("cupy")[0].forward(gpu, gpu.asarray(x), gpu.asarray(indices), axis=axis)
+    np.testing.assert_array_equal(gpu.to_numpy(out), np.take(x, indices, axis))
+    g = rng.standard_normal(out.shape[::-1]).astype(np.float32)
+    of_index = np.moveaxis(g.T.reshape(*shape[:axis], indices.size, *shape[axis + 1:]), axis, 0)
+    for k, index in enumerate(indices.reshape(-1)):
+        wanted[index] += of_index[k]
+    mine, none = ops.take.rules("cupy")[0].vjp(gpu, saved, gpu.asarray(g).T, (True, False))
+    assert none is None
+    np.testing.assert_allclose(gpu.to_numpy(mine), np.moveaxis(wanted, 0, axis), atol=1e-5)
+
+
+@pytest.mark.skipif(GPU != STAND_IN, reason="the stand-in counts the launches of graphs")
+def test_one_graph_repeats_it(gpu, rng):
+    """No axis needs a count on the host."""
+    indices = duoln.tensor(np.array([3, -1, 0, 3], np.int32), gpu)
+
+    def step(x, place):
+        return value_and_grad(lambda p: ops.sum(ops.square(ops.take(p, place, axis=1))))(x)
+
+    compiled, before = duoln.compile(step), len(stand_in_capture.graphs)
+    for _ in range(5):
+        x = duoln.tensor(rng.standard_normal((3, 4, 2)).astype(np.float32), gpu)
+        mine, plain = compiled(x, indices), step(x, indices)
+        assert mine[0].item() == plain[0].item()
+        np.testing.assert_array_equal(mine[1].numpy(), plain[1].numpy())
+    assert len(stand_in_capture.graphs) > before
+
+
+@pytest.fixture
+def cupy(gpu, monkeypatch):
+    """CuPy or its stand-in, under the name that a user gives."""
+    monkeypatch.setitem(backends._loaded, "cupy", gpu)
+    return gpu
+
+
+def _losses(folder):
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.long
+def test_mnist_by_name(cupy, tmp_path, capsys):
+    """`duoln run mnist --backend cupy`: the kernels run, and the losses are NumPy's."""
+    losses = {}
+    before = len(stand_in_cupy.launches)
+    for name in ("cupy", "numpy"):
+        folder = tmp_path / name
+        assert cli.main(["run", "mnist", "--preset", "smoke", "--variant", "ln", "--backend", name, "--out",
+                         str(folder)]) == 0
+        logs = sorted(folder.rglob("log.jsonl"))
+        assert logs
+        losses[name] = _losses(logs[0].parent)
+    assert len(losses["cupy"]) > 3
+    np.testing.assert_allclose(losses["cupy"], losses["numpy"], rtol=1e-3)
+    if GPU == STAND_IN:
+        assert {"layer_norm_forward", "layer_norm_backward", "cross_entropy_forward", "cross_entropy_backward",
+                "adam_update"} <= set(stand_in_cupy.launches[before:])
+
+
+@pytest.mark.parametrize("cell", ["RNN", "LSTM", "GRU"])
+def test_a_recurrent_layer_trains_as_on_numpy(cell, cupy):
+    ours, right = recurrent_losses(cell, "layer", cupy)
+    np.testing.assert_allclose(ours, right, rtol=1e-4)
+    assert ours[-1] < ours[0]

@@ -73,7 +73,8 @@ def test_bits_are_those_of_numpy(name, shape, dtype, rng, numpy_backend):
         assert (np.signbit(out) == np.signbit(expected))[numbers].all()
 
 
-OF_ONE = [name for name, op in OPERATORS.items() if list(inspect.signature(op.function).parameters) == ["x"] and not FORMULAS[name].is_test]
+OF_ONE = [name for name, op in OPERATORS.items() if list(inspect.signature(op.function).parameters) == ["x"]
+          and not FORMULAS[name].is_test]
 
 
 @pytest.mark.parametrize("name", [*OF_ONE, "gelu"])
@@ -150,19 +151,6 @@ def test_the_gradient_of_a_sum_is_one_number(rng, numpy_backend):
         gout = np.broadcast_to(np.float32(value), x.shape)
         for gradient, second in zip(rule.vjp(numpy_backend, saved, gout, (True, True)), (y, x), strict=True):
             np.testing.assert_array_equal(gradient, second * gout)
-
-
-def test_bits_do_not_depend_on_the_number_of_threads(rng, numpy_backend, same_bits):
-    x, y = (rng.standard_normal((700, 1025)).astype(np.float32) for _ in range(2))
-
-    def results():
-        gradients = _rule("multiply").vjp(numpy_backend, _rule("multiply").forward(numpy_backend, x, y[0])[1], y, (True, True))
-        return [*gradients, *(_rule(name).forward(numpy_backend, x, axis=axis, keepdims=False)[0]
-                              for name in REDUCTIONS for axis in ((0,), (1,), (0, 1))),
-                _rule("gelu").forward(numpy_backend, x, approximate="none")[0],
-                _rule("cumulative_sum").forward(numpy_backend, x.reshape(1, -1), axis=1)[0]]
-
-    same_bits(results)
 
 
 # Reductions -----------------------------------------------------------------------------------------
@@ -248,59 +236,63 @@ def _tensors(rng, dtype, *shapes):
     return [duoln.tensor(rng.standard_normal(shape).astype(dtype), "numpy") for shape in shapes]
 
 
-def _large_step(p, x, y):
+def _large_step(a, b, x, y):
     def loss(p):
         h = ops.tanh(x * p["a"] + x) * ops.sigmoid(y)
         h = ops.gelu(h, approximate="tanh") + ops.elu(y, 0.5) * 2.0
         h = ops.where(h > 0.1, h, ops.square(h)) + p["b"]
         return ops.sum(h * h) + ops.mean(ops.huber(h, y, delta=0.3))
 
-    return *duoln.value_and_grad(loss)(p), 1.0 - x * 2.0
+    return *duoln.value_and_grad(loss)({"a": a, "b": b}), 1.0 - x * 2.0
+
+
+def _read_by_a_product(x, y, w):
+    before = ops.exp(x) * y
+    product = (before + 1.0) @ w
+    return product * y - before, ops.sum(before)
+
+
+def _read_inside_and_outside(x):
+    y = ops.exp(x)
+    z = y * y
+    return y, z, ops.sum(z, axis=0), z > y
+
+
+def _long(x):
+    for _ in range(2 * MOST_STEPS):
+        x = x * 0.5 + 0.25
+    return x
+
+
+def _sums(axis):
+    return lambda x, y: ops.sum(ops.square(ops.sum(ops.square(x - y) * x, axis=axis)))
+
+
+def _ends_in_a_sum(chains):
+    return next(one for one in chains if one.sum).outputs == ()
+
+
+_SQUARE = (150, 150)
+STEPS = {  # a step, the shapes of its arguments, and what its chains are
+    "many formulas": (_large_step, [(150, 201), (201,), (150, 201), (150, 201)],
+                      lambda chains: sum(len(one.chain.steps) for one in chains) > 20),
+    "values between formulas": (lambda x, y: ops.tanh(x * y + x) * ops.sigmoid(y), [(200, 100)] * 2,  # they are not written
+                                lambda chains: [(len(one.chain.steps), len(one.outputs)) for one in chains] == [(5, 1)]),
+    "read by a product": (_read_by_a_product, [(160, 160)] * 3, bool),
+    "read inside and outside": (_read_inside_and_outside, [_SQUARE], bool),
+    "a long one is cut": (_long, [_SQUARE], lambda chains: [len(one.chain.steps) for one in chains] == [MOST_STEPS] * 4),
+    **{f"a sum over {axis}": (_sums(axis), [(130, 201)] * 2, _ends_in_a_sum) for axis in (None, 0, 1, (0, 1))},
+    **{f"the gradient of a sum over {axis}": (lambda x, y, axis=axis: duoln.value_and_grad(_sums(axis))(x, y), [(130, 201)] * 2, bool)
+       for axis in (None, 0, 1, (0, 1))},
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_step_of_chains_has_the_bits_of_the_step(dtype, rng, programs):
-    a, b, x, y = _tensors(rng, dtype, (150, 201), (201,), (150, 201), (150, 201))
-    compiled = duoln.compile(_large_step)
-    _same(compiled, _large_step, {"a": a, "b": b}, x, y)
-    assert sum(len(one.chain.steps) for one in _chains(programs)) > 20
-
-
-def test_values_between_the_formulas_are_not_written(rng, programs):
-    x, y = _tensors(rng, "float32", (200, 100), (200, 100))
-    step = lambda x, y: ops.tanh(x * y + x) * ops.sigmoid(y)  # noqa: E731
-    compiled = duoln.compile(step)
-    _same(compiled, step, x, y)
-    [chain] = _chains(programs)
-    assert len(chain.chain.steps) == 5 and len(chain.outputs) == 1 and len(programs[-1].instructions) == 1
-
-
-def test_a_chain_ends_before_another_rule_reads_its_values_or_overwrites_its_inputs(rng):
-    x, y, w = _tensors(rng, "float32", (160, 160), (160, 160), (160, 160))
-
-    def step(x, y, w):
-        before = ops.exp(x) * y
-        product = (before + 1.0) @ w
-        return product * y - before, ops.sum(before)
-
-    _same(duoln.compile(step), step, x, y, w)
-
-
-@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)], ids=str)
-def test_a_sum_ends_a_chain(axis, rng, programs):
-    x, y = _tensors(rng, "float32", (130, 201), (130, 201))
-
-    def loss(x, y):
-        return ops.sum(ops.square(ops.sum(ops.square(x - y) * x, axis=axis)))
-
-    def step(x, y):
-        return duoln.value_and_grad(lambda x: loss(x, y))(x)
-
-    compiled = duoln.compile(step)
-    _same(compiled, step, x, y)
-    compiled = duoln.compile(loss)
-    _same(compiled, loss, x, y)
-    assert next(one for one in _chains(programs) if one.sum).outputs == ()
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_chains_has_the_bits_of_the_step(name, dtype, rng, programs):
+    step, shapes, check = STEPS[name]
+    _same(duoln.compile(step), step, *_tensors(rng, dtype, *shapes))
+    assert check(_chains(programs)) and (name != "values between formulas" or len(programs[-1].instructions) == 1)
 
 
 def test_a_chain_reads_its_inputs_before_an_update_overwrites_them(rng, programs):
@@ -320,31 +312,6 @@ def test_a_chain_reads_its_inputs_before_an_update_overwrites_them(rng, programs
         for a, b in zip(compiled(*arrays), expected, strict=True):
             assert a.numpy().tobytes() == b.numpy().tobytes()
     assert _chains(programs)
-
-
-def test_a_long_chain_is_cut(rng, programs):
-    x, = _tensors(rng, "float32", (150, 150))
-
-    def step(x):
-        for _ in range(2 * MOST_STEPS):
-            x = x * 0.5 + 0.25
-        return x
-
-    compiled = duoln.compile(step)
-    _same(compiled, step, x)
-    assert [len(one.chain.steps) for one in _chains(programs)] == [MOST_STEPS] * 4
-
-
-def test_a_value_that_is_read_inside_and_outside_is_written(rng):
-    x, = _tensors(rng, "float32", (150, 150))
-
-    def step(x):
-        y = ops.exp(x)
-        z = y * y
-        return y, z, ops.sum(z, axis=0), z > y
-
-    compiled = duoln.compile(step)
-    _same(compiled, step, x)
 
 
 def test_a_slot_is_used_again_only_after_its_last_reader(rng):

@@ -1,26 +1,39 @@
-"""Every Metal kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose."""
+"""Every Metal kernel, run on the CPU from its own text: against float64, to the bit on every run, and broken on purpose; values of 16 bits,
+pipelines that allow few threads, and trainings, whose steps run eagerly: hostgpu computes at once, so it cannot be traced.
+"""
 
+import re
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 from broken_text import break_metal
 from conftest import get_backend
-from device_rules import cases, rules
+from device_rules import beside_float32, cases, in_16_bits, rules, stored
 
+from duoln import ops
 from duoln.errors import DtypeError, ShapeError
 from duoln.kernels.recurrent.cases import recurrent
-from duoln.testing import check_error, selftest
+from duoln.testing import check_error, check_rule, selftest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 if sys.platform != "linux":
     pytest.skip("kernels run on the CPU under Linux only", allow_module_level=True)
 
 import stand_in_metal
+from device_rules import recurrent_losses
 
+from duoln import runtime
+from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.kernels.norm import metal as layer_norm
+from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.metal import MOST_COLUMNS
+from duoln.kernels.registry import Case
+from duoln.plugins.mnist import Mnist
+from duoln.tasks import make_config
+from duoln.training.trainer import Trainer
 
 SIZES = [(3, 5, 3, 8), (2, 9, 2, 31), (2, 3, 5, 70), (2, 2, 3, 8), (4, 2, 2, 7), (1, 7, 1, 128), (1, 2, 1, 257)]
 RULES = {op: rule.name for op, rule in rules("metal")}
@@ -107,3 +120,164 @@ def test_wrong_arguments_of_a_declared_launch_are_refused(mlx):
                                 ((integers, None, None, None, x, None), DtypeError, ["x: expected float32, float16 or bfloat16, found int32"]),
                                 ((x, None, x, None, x, None), ShapeError, ["gain: expected shape (3,), found (2, 3)"])):
         check_error(kind, lambda a=arrays: layer_norm._BACKWARD[True](*a, 0.1, 0), "[layer_norm_backward]", *words)
+
+
+NARROW = ("bfloat16", "float16")
+NORM_CASES = [c for c in cases("metal") if c.op in NORMS and c.sizes[-1] <= MOST_COLUMNS and not c.misaligned]
+ORDINARY = (*(f"layer_norm {name}" for name in ("bfloat16 3 x 33", "float16 3 x 33", "bfloat16 4 x 500, tanh", "float16 70 x 129",
+                                                "bfloat16 2 x 2 x 7, alone", "bfloat16 3 x 2048")),
+            "rms_norm bfloat16 70 x 33", "rms_norm float16 3 x 500", "add_layer_norm bfloat16 70 x 33", "add_layer_norm float16 3 x 2048",
+            "add_rms_norm float16 70 x 33", "add_rms_norm bfloat16 3 x 500")
+
+
+def _natives(be, case, dtype):
+    count = stored(case.op, "mlx")
+    return [*(be.asarray(a, dtype) for a in case.inputs[:count]), *(None if a is None else be.asarray(a) for a in case.inputs[count:])]
+
+
+def _differences(case, dtype, be, numpy):
+    """The places of the results whose bits are not those of float32, rounded as NumPy's backend rounds."""
+    before = len(stand_in_metal.launches)
+    rule, results = beside_float32(case, _natives(be, case, dtype), dtype, be)
+    assert rule.name == "metal gradient"
+    assert [("storage" in name) for name in stand_in_metal.launches[before:]] == [True, False]
+    assert [be.dtype(mine) for mine, _, is_stored in results] == [dtype if is_stored else "float32" for _, _, is_stored in results]
+    right = [numpy.to_numpy(numpy.asarray(be.to_numpy(own), dtype)) if is_stored else be.to_numpy(own) for _, own, is_stored in results]
+    return [k for k, (mine, _, _) in enumerate(results) if not np.array_equal(be.to_numpy(mine), right[k])]
+
+
+@pytest.mark.few
+@pytest.mark.parametrize(("case", "dtype"), list(in_16_bits(NORM_CASES, ORDINARY)))
+def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
+    assert _differences(case, dtype, mlx, numpy_backend) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("dtype", NARROW)
+def test_the_kit_for_rules(dtype, op, mlx):
+    case = next(c for c in NORM_CASES if c.op == op and c.label == "3 x 33")
+    rule = getattr(ops, op).select(mlx, _natives(mlx, case, dtype), case.attrs)
+    check_rule(getattr(ops, op), rule, case.inputs, mlx, case.attrs, case.length, dtype=dtype)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("what", "old", "new"), [
+    ("a gradient is rounded before the norm", "through_norm(d[u], xhat[u]", "through_norm(float(storage_t(d[u])), xhat[u]"),
+    ("what is centred is rounded", "xhat[u] -= sum[0] / width;", "xhat[u] = float(storage_t(xhat[u] - sum[0] / width));"),
+    ("what is normalised is rounded", "xhat[u] += float(residual[start + u * THREADS + t]);",
+     "xhat[u] = float(storage_t(xhat[u] + float(residual[start + u * THREADS + t])));"),
+    ("the gradient is rounded before the sum's own is added", "through += float(d_total[start + column]);",
+     "through = float(storage_t(through)) + float(d_total[start + column]);"),
+    ("the sums are stored", "gain_sums[u] += d[u] * xhat[u];", "gain_sums[u] = float(storage_t(gain_sums[u] + d[u] * xhat[u]));")])
+def test_a_broken_kernel_is_noticed(what, old, new, mlx, numpy_backend, monkeypatch):
+    case = next(c for c in NORM_CASES if c.op == "add_layer_norm" and c.label == "70 x 129")
+    in_text = break_metal(monkeypatch, old, new)
+    assert _differences(case, "bfloat16", mlx, numpy_backend) != []
+    assert any(in_text), "the text to break is not there any more"
+
+
+def _of_threads(monkeypatch, allowed):
+    """The MLX backend over pipelines that allow so many threads, by a kernel's name and the values of a thread."""
+    def of_name(name):
+        return allowed(name, int(re.search(r"units(\d+)", name)[1]))
+
+    stand_in_metal.install(monkeypatch, stand_in_metal.make(allowed=of_name))
+    return get_backend("mlx")
+
+
+def _norm(op, width):
+    rng = np.random.default_rng(width)
+    x, row = rng.standard_normal((2, width)).astype(np.float32), np.ones(width, np.float32)
+    if op == "layer_norm":
+        return Case(op, f"2 x {width}", lambda: (x, row, row), {"eps": 1e-5}, 1)
+    return Case(op, f"2 x {width}", lambda: (x, x, row), {"eps": 1e-5}, 1)
+
+
+WIDE_CASES = [_norm("layer_norm", 8192), _norm("add_rms_norm", 5000), recurrent("lstm", "layer", (1, 1, 1, 1100), False, False),
+         recurrent("gru", "layer", (1, 1, 1, 2100), False, False), recurrent("lstm", "layer-cell", (2, 1, 1, 1030), True, False)]
+
+FEW = [case if "H2100" not in case.label else pytest.param(case, marks=pytest.mark.long) for case in WIDE_CASES]
+"""Without one that takes half a gigabyte."""
+
+
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_fewer_threads_have_more_values(case, monkeypatch):
+    mlx = _of_threads(monkeypatch, lambda name, values: 384)
+    before = len(stand_in_metal.launches)
+    outcome = selftest.prove(case, mlx, repeats=1)
+    assert outcome.rule.startswith("metal") and outcome.passed, outcome
+    assert stand_in_metal.ran(before)
+
+
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_a_pipeline_that_allows_too_few_is_left_to_another_rule(case, monkeypatch):
+    mlx = _of_threads(monkeypatch, lambda name, values: 384 if values < 8 else 128)
+    arrays = [None if a is None else mlx.asarray(a) for a in case.inputs]
+    op = getattr(ops, case.op)
+    [metal] = [rule for rule in op.rules("mlx") if rule.name.startswith("metal")]
+    reason = metal.supports(mlx, *arrays, **case.attrs)
+    assert re.fullmatch(r"256 threads with \d+ values each cannot run here: Thread group size .256. is greater than .*", reason)
+    assert op.select(mlx, arrays, case.attrs).name != metal.name
+
+
+def test_a_layout_is_tried_once(monkeypatch):
+    mlx = _of_threads(monkeypatch, lambda name, values: 1024)
+    x = mlx.asarray(np.ones((1, 8192), np.float32))
+    for _ in range(3):
+        assert layer_norm.supports(x) is None
+    assert list(layer_norm._layouts._refused.values()) == [None]
+    before = len(stand_in_metal.launches)
+    assert layer_norm.supports(x[:, :7000]) is None and layer_norm.supports(x[:, :2048]) is None
+    assert len(stand_in_metal.launches) == before
+
+
+def test_who_asks_for_the_kernel_itself_is_told(monkeypatch):
+    _of_threads(monkeypatch, lambda name, values: 128)
+    x = mx.ones((1, 8192))
+    check_error(KernelError, lambda: layer_norm.backward(x, None, None, x, 1e-5, None, (True, False, False)), "256 threads")
+
+
+@pytest.fixture
+def eager_mlx(monkeypatch):
+    """The MLX backend as on a Mac, but eager."""
+    be = get_backend("mlx")
+    stand_in_metal.install(monkeypatch)
+    monkeypatch.setattr(be, "compile", lambda step: step)
+    return be
+
+
+def test_mnist_steps_are_numpys(eager_mlx):
+    task, losses, before = Mnist(), {}, len(stand_in_metal.launches)
+    cfg = make_config(task, "ln", "smoke", {"batch_size": 32})
+    for be in (eager_mlx, runtime.backend("numpy")):
+        trainer = Trainer(task, "ln", cfg, task.data(cfg), be)
+        losses[be.name] = [trainer.advance() for _ in range(8)]
+    np.testing.assert_allclose(losses["mlx"], losses["numpy"], rtol=1e-4)
+    assert losses["mlx"][-1] < losses["mlx"][0] and stand_in_metal.ran(before) == {"layer_norm_backward"}
+
+
+@pytest.mark.parametrize(("cell", "norm"), [("LSTM", "layer"), ("LSTM", "layer-cell"), ("GRU", "layer")])
+def test_a_recurrent_layer_trains_as_on_numpy(cell, norm, eager_mlx):
+    before = len(stand_in_metal.launches)
+    ours, right = recurrent_losses(cell, norm, eager_mlx)
+    np.testing.assert_allclose(ours, right, rtol=1e-4)
+    assert ours[-1] < ours[0] and {f"{cell.lower()}_forward", f"{cell.lower()}_backward"} <= stand_in_metal.ran(before)
+
+
+def test_the_custom_function_of_layer_norm_has_the_gradients_of_the_formula(eager_mlx, rng):
+    """`mx.grad` through the kernel's own custom function, against `mx.grad` through the plain formula."""
+    eps, batch, hidden = 1e-5, 3, 9
+    arguments = [mx.array(rng.standard_normal(shape).astype(np.float32)) for shape in ((batch, hidden), (hidden,), (hidden,))]
+    weights = mx.array(rng.standard_normal((batch, hidden)).astype(np.float32))
+
+    def plain(x, gain, bias):
+        centred = x - mx.mean(x, axis=-1, keepdims=True)
+        return centred * mx.rsqrt(mx.mean(centred ** 2, axis=-1, keepdims=True) + eps) * gain + bias
+
+    (value, gradients), (expected, exact) = (
+        mx.value_and_grad(lambda *given, f=f: mx.sum(weights * f(*given)), argnums=[0, 1, 2])(*arguments)
+        for f in (layer_norm.differentiable(eps), plain))
+    np.testing.assert_allclose(np.array(value), np.array(expected), rtol=1e-4)
+    for gradient, expected in zip(gradients, exact, strict=True):
+        np.testing.assert_allclose(np.array(gradient), np.array(expected), atol=2e-4)

@@ -24,22 +24,20 @@ HERE = "x86-64" if processor.here().endswith("x86_64") else "armv8-a"
 X86 = pytest.mark.skipif(not HERE.startswith("x86"), reason="the names are of x86's CPUs")
 
 
-@pytest.fixture(autouse=True)
-def _one_kernel_without_optimisation(monkeypatch):
-    monkeypatch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
-    monkeypatch.setattr(storage, "units", lambda: [UNIT])
-    monkeypatch.setattr(toolchain, "compiler", remembering_compiler)
+@pytest.fixture(scope="module", autouse=True)
+def _one_kernel_without_optimisation():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
+        patch.setattr(storage, "units", lambda: [UNIT])
+        patch.setattr(toolchain, "compiler", remembering_compiler)
+        yield
 
 
 @pytest.fixture(scope="module")
 def ahead(tmp_path_factory):
     """A folder with a library for any CPU of this architecture, and what the command printed of it."""
     folder = tmp_path_factory.mktemp("ahead") / "kernels"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolchain, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in toolchain.FLAGS))
-        patch.setattr(storage, "units", lambda: [UNIT])
-        patch.setattr(toolchain, "compiler", remembering_compiler)
-        return folder, runtime.compile_kernels(HERE, folder)
+    return folder, runtime.compile_kernels(HERE, folder)
 
 
 def _copy(folder, to, **changes):

@@ -236,22 +236,26 @@ def compiled(gpu):
             assert all(o.passed for o in selftest.run(gpu, [case], 1))
 
 
-def _trained(tmp_path, faults, **variables):
-    (tmp_path / "sitecustomize.py").write_text(FIRST_RUN)
+def _process(tmp_path, program, faults, begin="", **variables):
+    """What a program printed as JSON, over the stand-in for CuPy with faults, and its stderr."""
+    (tmp_path / "sitecustomize.py").write_text(FIRST_RUN + begin)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "STAND_IN_FAULTS": faults,
                    "DUOLN_CACHE": str(tmp_path / "cache"), **variables}
-    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, check=False, cwd=tmp_path,
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path,
                           env={k: v for k, v in environment.items() if v}, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return (*json.loads(done.stdout), done.stderr)
 
 
+BROKEN_ON_CPU = pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
+
+
 @pytest.mark.long
-@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
+@BROKEN_ON_CPU
 def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path, compiled):
-    right, _, _, _ = _trained(tmp_path, "", DUOLN_RULES="composed")
+    right, _, _, _ = _process(tmp_path, TRAINING, "", DUOLN_RULES="composed")
     faults = "wrong=layer_norm_backward hang=cross_entropy_backward end=adam_update"
-    losses, rules, facts, stderr = _trained(tmp_path, faults, DUOLN_PROVE="")
+    losses, rules, facts, stderr = _process(tmp_path, TRAINING, faults, DUOLN_PROVE="")
     np.testing.assert_allclose(losses, right, rtol=1e-4)
     assert rules["set aside"] == ["layer_norm 'cuda row'", "softmax_cross_entropy 'cuda row'", "adam_update 'cuda one pass'"]
     assert "linear 'cuda bias'" in rules["proved"] and "adam_rates 'cuda'" in rules["proved"]
@@ -259,7 +263,7 @@ def test_a_first_run_over_a_wrong_a_hanging_and_a_context_ending_kernel(tmp_path
     assert "of what is allowed" in reasons["layer_norm"] and "hung" in reasons["softmax_cross_entropy"]
     assert "cudaErrorIllegalAddress" in reasons["adam_update"]
     assert stderr.count("set aside") == 3 and stderr.count("proving the kernels") == 1
-    again, _, _, later = _trained(tmp_path, "", DUOLN_PROVE="")  # what was set aside stays so
+    again, _, _, later = _process(tmp_path, TRAINING, "", DUOLN_PROVE="")  # what was set aside stays so
     np.testing.assert_array_equal(again, losses)
     assert "set aside" not in later and "proving" not in later
 
@@ -304,43 +308,33 @@ FEW_CASES = """
 from duoln.kernels import registry
 from duoln.kernels.recurrent.cases import recurrent
 from duoln.system import clusters
+from duoln.testing import selftest
 one = recurrent("lstm", "layer", (3, 5, 3, 9))._replace(net=True)
-registry.every_case = lambda gpu=False: () if gpu else (one,)
+registry.every_case = selftest.every_case = lambda gpu=False: () if gpu else (one,)
 clusters.most_active = lambda function, blocks, threads, shared: FITTING
 """
 
 
-def _layer(tmp_path, faults, fitting=1, **variables):
-    (tmp_path / "sitecustomize.py").write_text(FIRST_RUN + FEW_CASES.replace("FITTING", str(fitting)))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]), "STAND_IN_FAULTS": faults,
-                   "STAND_IN_MAJOR": "9", "DUOLN_CACHE": str(tmp_path / (faults or "none")), "DUOLN_PROVE": "", **variables}
-    done = subprocess.run([sys.executable, "-c", LAYER], capture_output=True, text=True, check=False, cwd=tmp_path,
-                          env={k: v for k, v in environment.items() if v}, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    loss, gradient, rules = json.loads(done.stdout)
-    return np.array([loss, *np.ravel(gradient)]), {state: [name for name in names if name.startswith("lstm")] for state, names in rules.items()}
-
-
 WALK, STEPS = "lstm layer 'cuda walk'", "lstm layer 'cuda steps'"
+OF_LAYER = {
+    "right": ("", 1, {}, {"proved": [WALK]}), "a wrong walk": ("wrong=lstm_walk_backward", 1, {},
+                                                               {"set aside": [WALK], "proved": [STEPS]}),
+    "wrong steps, too": ("kill=lstm_walk_forward end=lstm_backward", 1, {}, {"set aside": [WALK, STEPS]}),
+    "a driver that refuses clusters": ("", 0, {}, {"proved": [STEPS]}),
+    "a user who does": ("", 1, {"DUOLN_WALK": "0"}, {"proved": [STEPS]}),
+}
 
 
 @pytest.mark.long
-@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
-def test_a_walk_that_is_wrong_is_replaced_by_steps_and_these_by_the_composed_rule(tmp_path):
-    right, rules = _layer(tmp_path, "", DUOLN_RULES="composed")
-    assert rules == {}
-    for faults, expected in (("", {"proved": [WALK]}), ("wrong=lstm_walk_backward", {"set aside": [WALK], "proved": [STEPS]}),
-                             ("kill=lstm_walk_forward end=lstm_backward", {"set aside": [WALK, STEPS]})):
-        gradient, rules = _layer(tmp_path, faults)
-        assert {state: names for state, names in rules.items() if names} == expected
-        np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(GPU != STAND_IN or sys.platform != "linux", reason="kernels are broken on the CPU only")
-def test_a_driver_that_refuses_clusters_and_a_user_who_does(tmp_path):
-    right, _ = _layer(tmp_path, "", DUOLN_RULES="composed")
-    for fitting, variables in ((0, {}), (1, {"DUOLN_WALK": "0"})):
-        gradient, rules = _layer(tmp_path, "", fitting, **variables)
-        assert rules == {"proved": [STEPS]}
-        np.testing.assert_allclose(gradient, right, rtol=1e-3, atol=1e-5)
+@BROKEN_ON_CPU
+def test_a_walk_that_does_not_run_is_replaced_by_steps_and_these_by_the_composed_rule(tmp_path):
+    right, wrong = None, []
+    for name, (faults, fitting, variables, expected) in {"composed": ("", 1, {"DUOLN_RULES": "composed"}, {}), **OF_LAYER}.items():
+        loss, gradient, rules, _ = _process(tmp_path, LAYER, faults, FEW_CASES.replace("FITTING", str(fitting)), STAND_IN_MAJOR="9",
+                                            DUOLN_PROVE="", **{"DUOLN_CACHE": str(tmp_path / name), **variables})
+        values = np.array([loss, *np.ravel(gradient)])
+        right = values if right is None else right
+        np.testing.assert_allclose(values, right, rtol=1e-3, atol=1e-5, err_msg=name)
+        actual = {state: of_lstm for state, names in rules.items() if (of_lstm := [rule for rule in names if rule.startswith("lstm")])}
+        wrong += [(name, actual)] * (actual != expected)
+    assert not wrong

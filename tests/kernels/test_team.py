@@ -32,7 +32,6 @@ def loss():
 def others():
     return [thread for thread in os.listdir("/proc/self/task") if int(thread) != os.getpid()]
 """
-ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are listed by Linux")
 
 
 def _run(program):
@@ -40,18 +39,12 @@ def _run(program):
                           timeout=PATIENCE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
 
 
-@pytest.mark.long
-@ON_LINUX
-@pytest.mark.skipif(not (native.compiler() and "clang" not in native.compiler().version), reason="only g++ makes variables one")
-def test_all_libraries_share_one_team():
-    done = _run("before = len(others()); norm(); after = len(others()); loss(); print(before, after, len(others()))")
-    assert done.stdout.split() == ["0", "2", "2"] and done.stderr == "", done.stderr
-
-
-@pytest.mark.long
-@ON_LINUX
-def test_the_team_sleeps_between_calls():
-    done = _run(f"""
+TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
+ONE_LIBRARY = pytest.mark.skipif(not (native.compiler() and "clang" not in native.compiler().version),
+                                 reason="only g++ makes variables one")
+PROGRAMS = {
+    "all libraries share one team": ("before = len(others()); norm(); after = len(others()); loss(); print(before, after, len(others()))", "0 2 2", ""),
+    "it sleeps between calls": (f"""
 norm()
 def state(thread):
     return open(f"/proc/self/task/{{thread}}/stat").read().rpartition(")")[2].split()[0]
@@ -59,36 +52,41 @@ end = time.monotonic() + {PATIENCE / 2}
 while any(state(thread) != "S" for thread in others()) and time.monotonic() < end:
     time.sleep(0.01)
 print([state(thread) for thread in others()])
-""")
-    assert done.stdout.strip() == "['S', 'S']" and done.returncode == 0, done.stderr
-
-
-@pytest.mark.long
-@ON_LINUX
-def test_signals_are_left_to_python():
-    done = _run("""
+""", "['S', 'S']", ""),
+    "signals are left to Python": ("""
 norm()
 masks = [line.split()[1] for thread in others() for line in open(f"/proc/self/task/{thread}/status") if line.startswith("SigBlk")]
 print(all(int(mask, 16) >> 1 & 1 for mask in masks), len(masks))  # SIGINT is number 2, bit 1
-""")
-    assert done.stdout.split() == ["True", "2"], done.stderr
+""", "True 2", ""),
+    "a fault of a worker is told": (f"""
+import ctypes, faulthandler, signal
+faulthandler.enable()  # its handlers run on the thread that made the fault
+norm()
+ctypes.CDLL(None).syscall({TGKILL}, os.getpid(), int(others()[0]), int(signal.SIGSEGV))
+time.sleep({PATIENCE})
+""", "", "Fatal Python error: Segmentation fault"),
+    "an interpreter that ends during calls ends": ("""
+import threading
+def forever():
+    while True:
+        norm()
+for _ in range(2):
+    threading.Thread(target=forever, daemon=True).start()
+time.sleep(0.05)
+""", "", ""),
+}
+ON_LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are listed by Linux")
+MARKS = {"all libraries share one team": [ON_LINUX, ONE_LIBRARY], "an interpreter that ends during calls ends": [],
+         "a fault of a worker is told": [ON_LINUX, pytest.mark.skipif(TGKILL is None, reason="the number of tgkill is not known")]}
 
 
 @pytest.mark.long
-@ON_LINUX
-def test_a_fault_of_a_worker_is_told():
-    """The handlers of Python's faulthandler run on the thread that made the fault."""
-    tgkill = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
-    if tgkill is None:
-        pytest.skip("the number of tgkill is not known")
-    done = _run(f"""
-import ctypes, faulthandler, signal
-faulthandler.enable()
-norm()
-ctypes.CDLL(None).syscall({tgkill}, os.getpid(), int(others()[0]), int(signal.SIGSEGV))
-time.sleep({PATIENCE})
-""")
-    assert "Fatal Python error: Segmentation fault" in done.stderr and done.returncode < 0
+@pytest.mark.parametrize("what", [pytest.param(name, marks=MARKS.get(name, ON_LINUX)) for name in PROGRAMS])
+def test_a_process(what):
+    program, stdout, stderr = PROGRAMS[what]
+    done = _run(program)
+    assert done.stdout.strip() == stdout, done.stderr
+    assert (done.returncode < 0 and stderr in done.stderr) if stderr else (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
@@ -107,20 +105,6 @@ for generation in range(3):  # a child of a child too
         assert len(others()) == 2
 """)
     assert done.returncode == 0 and done.stdout.count("True 0") == 3, done.stdout + done.stderr
-
-
-@pytest.mark.long
-def test_an_interpreter_that_ends_during_calls_ends():
-    done = _run("""
-import threading
-def forever():
-    while True:
-        norm()
-for _ in range(2):
-    threading.Thread(target=forever, daemon=True).start()
-time.sleep(0.05)
-""")
-    assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
 def test_several_callers_at_once(numpy_backend, monkeypatch, rng):

@@ -36,23 +36,6 @@ def test_integers_of_any_library_are_integers(axis, be):
 
 # Tensors of given values ------------------------------------------------------------------------------
 
-def test_values_and_dtypes(be):
-    for made, expected in [(ops.zeros((2, 3), be), np.zeros((2, 3), np.float32)), (ops.zeros(4, be, "int32"), np.zeros(4, np.int32)),
-                           (ops.ones((), be), np.ones((), np.float32)), (ops.full((2,), 2.5, be), np.full(2, 2.5, np.float32)),
-                           (ops.full([1, 2], np.int64(3), be, "int32"), np.full((1, 2), 3, np.int32)),
-                           (ops.arange(4, backend=be), np.arange(4, dtype=np.int32)), (ops.arange(0, backend=be, dtype="float32"), np.zeros(0, np.float32)),
-                           (ops.arange(2, 9, 3, backend=be), np.arange(2, 9, 3, dtype=np.int32)), (ops.arange(5, 0, -2, backend=be), np.array([5, 3, 1], np.int32)),
-                           (ops.arange(-1, backend=be), np.zeros(0, np.int32)), (ops.arange(1, 3, backend=be, dtype="float32"), np.array([1, 2], np.float32)),
-                           (ops.eye(3, backend=be), np.eye(3, dtype=np.float32)), (ops.eye(2, 4, k=1, backend=be, dtype="int32"), np.eye(2, 4, 1, dtype=np.int32)),
-                           (ops.eye(0, backend=be, dtype="bool"), np.zeros((0, 0), bool)), (ops.linspace(0, 1, 5, backend=be), np.linspace(0, 1, 5, dtype=np.float32)),
-                           (ops.linspace(2.0, -1, 3, endpoint=False, backend=be), np.array([2, 1, 0], np.float32)),
-                           (ops.linspace(0, 1, 0, backend=be), np.zeros(0, np.float32)), (ops.full_like(duoln.tensor([1, 2], be), 7), np.full(2, 7, np.int32)),
-                           (ops.zeros_like(duoln.tensor([[True]], be)), np.zeros((1, 1), bool)),
-                           (ops.ones_like(duoln.tensor([1, 2], be)), np.ones(2, np.int32))]:
-        assert made.backend is be and made.dtype == expected.dtype.name and made.shape == expected.shape
-        np.testing.assert_array_equal(made.numpy(), expected)
-
-
 def test_wrong_shapes_values_and_backends(be):
     rows = [(name, DtypeError, lambda n=name, s=shape: getattr(ops, n)(s, be)) for name in ("zeros", "ones") for shape in
             (None, "a", 2.5, (2.5,), (None,), True)]

@@ -1,11 +1,11 @@
-"""Rules that their authors wrote wrongly, and modules that would lose parameters: named where they are used."""
+"""Rules and declarations that their authors wrote wrongly: named where they are used."""
 
 import numpy as np
 import pytest
 
 import duoln
-from duoln import extend, nn, ops
-from duoln.errors import DtypeError, GradientError, ShapeError, UsageError
+from duoln import extend, ops
+from duoln.errors import DtypeError, GradientError, UsageError
 from duoln.testing import check_error, check_op
 
 
@@ -51,24 +51,6 @@ def test_rules_that_are_none(be):
     check_error(UsageError, lambda: ops.relu.add(ops.relu.rules("numpy")[0], "numpi"), "[relu] add", "numpy, cupy, mlx", "'numpi'")
 
 
-@pytest.mark.parametrize("layers", [{nn.Linear(2, 3)}, (nn.Linear(2, 3), None), {"a": {nn.Linear(2, 3)}}])
-def test_modules_in_sets_and_beside_other_things_would_lose_their_parameters(layers):
-    class Model(nn.Module):
-        def __init__(self):
-            self.layers = layers
-
-    check_error(UsageError, lambda: Model().init(0), "[Model] layers", f"a {type(layers).__name__} of modules")
-
-
-def test_recurrent_layers_name_options_and_masks(be):
-    check_error(UsageError, lambda: nn.LSTM(8, 16, num_layers=2), "[LSTM]", "'num_layers'", "layers=2")
-    check_error(UsageError, lambda: nn.GRU(8, 16, num_layers=2), "[GRU]", "'num_layers'", "layers=2")
-    check_error(UsageError, lambda: nn.RNN(8, 16, layesr=2), "[RNN]", "'layesr'", "did you mean 'layers'")
-    layer = nn.LSTM(2, 3)
-    x, mask = duoln.tensor(np.ones((4, 2, 2), np.float32), be), duoln.tensor(np.ones((4, 2), bool), be)
-    check_error(ShapeError, lambda: layer(duoln.to_tensors(layer.init(0), be), x, mask), "[LSTM] states", "(h, c) for each layer", "mask=")
-
-
 @pytest.mark.parametrize("name", ["relu", "add", "logical_not"])
 def test_errors_about_missing_arguments_name_the_operator(name):
     check_error(TypeError, getattr(ops, name))
@@ -104,17 +86,3 @@ def test_the_error_of_a_forward_has_no_hint_for_an_argument_of_the_operator(be):
     scaled.add(extend.Rule("composed", lambda be, x: (x, None)))
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'scale'$"):
         scaled(duoln.tensor([1.0], be))
-
-
-def test_pytorchs_names_of_required_arguments():
-    check_error(UsageError, lambda: nn.LSTM(input_size=8, hidden_size=16), "[LSTM]", "'hidden_size'", "nn.LSTM(n_in=8, n_hidden=16)")
-    check_error(TypeError, lambda: nn.GRU(8), "GRU.__init__() missing", "'n_hidden'")
-
-
-def test_what_is_no_tensor_is_named_with_its_argument(be):
-    x = duoln.tensor(np.ones((2, 3), np.float32), be)
-    check_error(DtypeError, lambda: ops.linear(x, np.ones((3, 4))), "[linear] weight: expected a duoln.Tensor, found numpy.ndarray")
-    check_error(DtypeError, lambda: ops.layer_norm(x, [1.0, 1.0, 1.0]), "[layer_norm] gain: expected a duoln.Tensor, found list")
-    check_error(DtypeError, lambda: ops.layer_norm([1.0]), "[layer_norm] expected a duoln.Tensor, found list")
-    check_error(DtypeError, lambda: ops.global_norm({"w": x}), "[global_norm] expected a duoln.Tensor, found dict", "duoln.tree.leaves(x)")
-    check_error(DtypeError, lambda: duoln.value_and_grad(ops.sum)(x.astype("int32")), "[value_and_grad] params: expected a float dtype")

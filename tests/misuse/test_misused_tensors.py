@@ -18,7 +18,8 @@ def test_values_that_are_no_numbers_or_do_not_fit(be):
     rows = [("tensor", DtypeError, lambda v=v: duoln.tensor(v, be)) for v in kinds]
     rows += [("tensor", ShapeError, lambda v=v: duoln.tensor(v, be)) for v in ([[1], [1, 2]], [1, [2]], [[[1]], [2]])]
     rows += [("tensor", DtypeError, lambda v=v, d=d: duoln.tensor(v, be, dtype=d)) for v, d in [
-        (2.5, "int32"), (float("nan"), "int32"), (float("inf"), "int32"), (3e9, "int32"), (2 ** 31, "int32"), (2, "bool"), (0.5, "bool"),
+        (2.5, "int32"), (float("nan"), "int32"), (float("inf"), "int32"), (3e9, "int32"), (2 ** 31, "int32"), ([1.5], "int32"),
+        *((np.array([x], kind), "int32") for x in (np.nan, np.inf, 3e9) for kind in ("float32", "float64")), (2, "bool"), (0.5, "bool"),
         (1e300, "float32"), (np.array([1e39]), "float32"), ("a", "float32"), (1j, "float32"), (None, "float32"), (1, "int64"), (1, "half"),
         (1, np.longdouble), (1e5, "float16"), (3.4e38, "bfloat16"), (1, "bf16"), (1, 32), (1, ["float32"])]]
     assert unnamed(rows) == {}

@@ -1,7 +1,10 @@
-"""Words and values of PyTorch in calls: the error names the word of duoln, or says what does the same."""
+"""What someone who knows PyTorch writes by habit: the error names the word of duoln, or says what does the same."""
 
 import inspect
+import operator
 import pydoc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from duoln.testing import check_error
 
 X = duoln.tensor(np.ones((4, 2, 3), np.float32), "numpy")
 LSTM = nn.LSTM(3, 5)
+MODEL = nn.Sequential(nn.Linear(3, 4), ops.relu, nn.Linear(4, 2))
 PARAMS = duoln.to_tensors(LSTM.init(0), "numpy")
 ADAM = optim.Adam(1e-3)
 H = duoln.tensor(np.ones((2, 5), np.float32), "numpy")
@@ -25,6 +29,19 @@ ROWS = {"x": np.ones((6, 2), np.float32)}
 
 def _double(x):
     return 2 * x
+
+
+def _scaled(w, rate):
+    return w * rate
+
+
+class Forward(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Bare(nn.Module):
+    pass
 
 
 class Own(nn.Module):
@@ -103,6 +120,55 @@ LINES = {
     "for batch in batches": (CallError, lambda: list(Batches(ROWS, 2, 0)), "[Batches] expected a call, batches(step)", "found iteration"),
     "len(batches)": (CallError, lambda: len(Batches(ROWS, 2, 0)), "[Batches]", "found len(batches)", "steps_per_epoch"),
     "batches[0]": (CallError, lambda: Batches(ROWS, 2, 0)[0], "[Batches] expected a call, batches(step)", "found batches[...]"),
+    # Parameters and arguments of another kind
+    "a rate of Python": (CompileError, lambda: duoln.compile(_scaled)(X, 0.1), "[compile] argument 'rate'", "0.1 (float)", "constant", "duoln.tensor(0.1)"),
+    "a whole rate": (CompileError, lambda: duoln.compile(_scaled)(X, 1), "[compile] argument 'rate'", "1 (int)", "duoln.tensor(1)"),
+    "a schedule as a rate": (CompileError, lambda: duoln.compile(_scaled)(X, lambda update: 0.1), "[compile] argument 'rate'", "function", "schedule(update)"),
+    "a rate that is a function": (DtypeError, lambda: optim.SGD(0.1).update([X], [X], {}, optim.SGD(0.1).rate_at), "[SGD] rate", "optim.SGD(schedule)"),
+    "a loss that is no scalar": (ShapeError, lambda: duoln.value_and_grad(lambda w: w * 2.0)(X), "[value_and_grad]", "found shape (4, 2, 3)", "ops.mean(loss)"),
+    "np.exp(x)": (DtypeError, lambda: np.exp(X), "[exp]", "found a duoln.Tensor", "ops.exp", "x.numpy()"),
+    "np.power(x, 2)": (DtypeError, lambda: np.power(X, 2), "[power]", "use ops.pow, or np.power(x.numpy())"),
+    "np.sinh(x)": (DtypeError, lambda: np.sinh(X), "[sinh]", "found a duoln.Tensor; use np.sinh(x.numpy())"),
+    "np.add.reduce(x)": (DtypeError, lambda: np.add.reduce(X), "[add]", "found a duoln.Tensor; use np.add.reduce(x.numpy())"),
+    "np.add(x, x)": (DtypeError, lambda: np.add(X, X), "[add]", "found a duoln.Tensor"),
+    "x[0] = 1.0": (DtypeError, lambda: operator.setitem(X, 0, 1.0), "[setitem]", "immutable", "ops.where"),
+    **{sign: (DtypeError, call, f"[{sign}]", *words, "in duoln: ") for sign, call, words in (
+        ("^", lambda: (X > 0) ^ (X > 1), ["mask != other"]), ("<<", lambda: X << 1, ["* 2 ** n"]), (">>", lambda: X >> 1, []))},
+    # Modules
+    **{f"init{seed}": (DtypeError, lambda s=seed: MODEL.init(*s), "[Sequential] rng: expected a seed, as in init(0)", "found")
+       for seed in ((), (None,), ("0",), (0.0,), (True,), (np.random.default_rng(0),))},
+    **{f"{layer}(x)": (ShapeError, lambda one=layer: one(X), f"[{type(layer).__name__}] expected parameters", "found duoln.Tensor", "layer(params, x)",
+                       "duoln.init(layer, 0)") for layer in (
+        nn.Linear(2, 3), nn.Sequential(nn.Linear(2, 3)), nn.LayerNorm(2), nn.RMSNorm(2), nn.GroupNorm(1, 2), nn.InstanceNorm(2, affine=False),
+        nn.BatchNorm(2), nn.Embedding(2, 3), nn.Conv2d(2, 3, 1), nn.WeightNorm(nn.Linear(2, 3)), nn.LSTM(2, 3), nn.GRUCell(2, 3))},
+    "forward": (CallError, lambda: Forward()({}, 1), "[Forward] expected a method __call__(self, params, x)", "found forward"),
+    "no call": (CallError, lambda: Bare()({}, X), "[Bare] expected a method __call__(self, params, x), found none"),
+    "no call, no parameters": (TypeError, lambda: Bare()(X), "missing", "x"),
+    "Sequential([layer])": (UsageError, lambda: nn.Sequential([nn.Linear(2, 2)]), "[Sequential]", "found list", "nn.Sequential(*layers)"),
+    "Sequential(Linear)": (UsageError, lambda: nn.Sequential(nn.Linear), "[Sequential]", "found the class Linear", "Linear(...)"),
+    **{f"layers by {k}": (UsageError, lambda look=look: look(nn.TransformerBlock(4, 2)), "[TransformerBlock]", "children()")
+       for k, look in enumerate((lambda m: m[0], lambda m: m["hidden"], list, lambda m: [*m], lambda m: m[:2]))},
+    # Calls
+    "layer_norm(x, x, x, eps)": (TypeError, lambda: ops.layer_norm(X, X[0], X[0], 1e-5), "layer_norm() takes from 1 to 3 positional arguments"),
+    "sum(dim=)": (TypeError, lambda: ops.sum(X, dim=0), "did you mean 'axis'"), "sum(axsi=)": (TypeError, lambda: ops.sum(X, axsi=0), "did you mean 'axis'"),
+    "sum(x, x=)": (TypeError, lambda: ops.sum(X, x=X)), "conv2d(x)": (TypeError, lambda: ops.conv2d(X)),
+    "SGD(momentun=)": (TypeError, lambda: optim.SGD(0.1, momentun=0.9), "did you mean 'momentum'"),
+    "Adam(params)": (DtypeError, lambda: optim.Adam(PARAMS), "[Adam] learning_rate", "found dict", "init(params)"),
+    **{words[-1]: (TypeError, make, *words) for make, words in (
+        (lambda: nn.Linear(2), ["Linear.__init__() missing", "n_out"]), (lambda: nn.LSTM(2), ["n_hidden"]), (lambda: nn.LayerNorm(), ["width"]),
+        (lambda: nn.Linear(in_features=2, out_features=3), ["Linear.__init__() got", "did you mean 'n_in'"]),
+        (lambda: nn.Conv2d(1, 2, kernel_size=3), ["did you mean 'size'"]), (lambda: nn.Embedding(num_embeddings=3, embedding_dim=2), ["did you mean 'words'"]),
+        (lambda: nn.LayerNorm(normalized_shape=(2, 3)), ["did you mean 'width'"]), (lambda: nn.RMSNorm(3, elementwise_affine=False), ["did you mean 'affine'"]),
+        (lambda: nn.GroupNorm(num_groups=2, num_channels=4), ["did you mean 'groups'"]), (lambda: nn.GRU(8), ["GRU.__init__() missing", "'n_hidden'"]))},
+    **{f"{kind.__name__}(num_layers=)": (UsageError, lambda kind=kind: kind(8, 16, num_layers=2), f"[{kind.__name__}]", "'num_layers'", "layers=2")
+       for kind in (nn.LSTM, nn.GRU)},
+    "RNN(layesr=)": (UsageError, lambda: nn.RNN(8, 16, layesr=2), "[RNN]", "'layesr'", "did you mean 'layers'"),
+    "LSTM(input_size=)": (UsageError, lambda: nn.LSTM(input_size=8, hidden_size=16), "[LSTM]", "'hidden_size'", "nn.LSTM(n_in=8, n_hidden=16)"),
+    "linear(x, array)": (DtypeError, lambda: ops.linear(X, np.ones((3, 4))), "[linear] weight: expected a duoln.Tensor, found numpy.ndarray"),
+    "layer_norm(x, list)": (DtypeError, lambda: ops.layer_norm(X, [1.0, 1.0, 1.0]), "[layer_norm] gain: expected a duoln.Tensor, found list"),
+    "layer_norm(list)": (DtypeError, lambda: ops.layer_norm([1.0]), "[layer_norm] expected a duoln.Tensor, found list"),
+    "global_norm(dict)": (DtypeError, lambda: ops.global_norm({"w": X}), "[global_norm] expected a duoln.Tensor, found dict", "duoln.tree.leaves(x)"),
+    "a gradient by integers": (DtypeError, lambda: duoln.value_and_grad(ops.sum)(X.astype("int32")), "[value_and_grad] params: expected a float dtype"),
 }
 
 
@@ -129,9 +195,10 @@ def test_errors_inside_a_function_stay_what_they_are():
     def loss(params):
         return len(3)
 
-    with pytest.raises(TypeError, match="has no len") as caught:
-        duoln.value_and_grad(loss)({"w": X})
-    assert type(caught.value) is TypeError
+    for call in (lambda: duoln.value_and_grad(loss)({"w": X}), lambda: duoln.extend.op(loss)(X)):
+        with pytest.raises(TypeError, match="has no len") as caught:
+            call()
+        assert type(caught.value) is TypeError
 
 
 def test_batches_are_still_true():
@@ -152,3 +219,127 @@ def test_no_address_of_memory_is_in_a_signature(place):
 @pytest.mark.parametrize("layer", [getattr(nn, name) for name in nn.__all__ if inspect.isclass(getattr(nn, name))])
 def test_no_address_of_memory_is_in_the_help_of_a_layer(layer):
     assert " at 0x" not in pydoc.plain(pydoc.render_doc(layer))
+
+
+# Names that duoln has not -----------------------------------------------------------------------------
+
+NAMES = [
+    (duoln, "exp", "duoln.ops.exp"), (duoln, "tensro", "did you mean 'tensor'"), (duoln, "randn", "Stream"), (nn, "Lienar", "did you mean 'Linear'"),
+    (optim, "adam", "optim.Adam(1e-3)"), (optim, "sgd", "optim.SGD(0.1)"), (duoln, "topk", "np.argsort(-x.numpy()"), (duoln, "Linear", "duoln.nn.Linear"),
+    (duoln, "AdamW", "duoln.optim.AdamW"), (duoln, "DataLoader", "duoln.data.Batches"), (nn, "relu", "duoln.ops.relu"),
+    (duoln, "log2", "ops.log(x) / math.log(2)"), (ops, "log2", "ops.log(x) / math.log(2)"), (ops, "sofmax", "did you mean 'softmax'")]
+"""Names that are near one of ours, or are elsewhere in duoln; `test_pytorch_hints.py` has those of PyTorch."""
+
+
+@pytest.mark.parametrize(("module", "name", "way"), NAMES)
+def test_names_of_modules(module, name, way):
+    check_error(AttributeError, lambda: getattr(module, name), f"module '{module.__name__}' has no attribute '{name}'", way)
+    assert not hasattr(module, name)
+
+
+def test_modules_whose_names_are_pytorchs_are_imported_as_before():
+    from duoln.ops.norm import layer_norm
+    from duoln.optim.adam import Adam
+
+    assert layer_norm is ops.layer_norm and Adam is optim.Adam
+
+
+@pytest.mark.long
+def test_what_a_hint_names_is_there_after_one_import():
+    """`import duoln` alone, in a fresh process."""
+    code = "import duoln; print(*(getattr(duoln, name).__name__ for name in ('tree', 'errors', 'tasks', 'optim')))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert told == ["duoln.tree", "duoln.errors", "duoln.tasks", "duoln.optim"]
+
+
+def test_a_module_of_ones_own_may_use_these_names(be):
+    class Own(nn.Module):
+        def __init__(self):
+            self.to, self.cpu = nn.Linear(2, 3), 5
+
+        def train(self):
+            return "trained"
+
+        def __call__(self, params, x):
+            return self.to(params["to"], x)
+
+    own = Own()
+    params = duoln.to_tensors(own.init(0), be)
+    assert own.train() == "trained" and own.cpu == 5 and own(params, ops.ones((1, 2), be)).shape == (1, 3)
+
+
+def test_no_remedy_names_what_is_not_there():
+    tables = (pytorch_names.OF_DUOLN, pytorch_names.OF_NN, pytorch_names.OF_OPS, pytorch_names.OF_OPTIM, pytorch_names.OF_TENSORS,
+              pytorch_names.OF_MODULES, pytorch_names.OF_OPTIMIZERS)
+    for place, names in (("ops", ops.__all__), ("nn", nn.__all__), ("optim", dir(optim)), ("duoln", dir(duoln))):
+        for remedy in (remedy for table in tables for remedy in table.values()):
+            for word in remedy.split(f"{place}.")[1:]:
+                name = word[:next((k for k, c in enumerate(word) if not (c.isalnum() or c == "_")), len(word))]
+                assert name in names or (place == "duoln" and name in ("runs", "tree")), remedy
+
+
+# What goes on as it did ---------------------------------------------------------------------------------
+
+def test_parameters_that_are_numpy_arrays(be):
+    raw, x, adam = MODEL.init(0), ops.ones((4, 3), be), optim.Adam(1e-3)
+    params = duoln.to_tensors(raw, be)
+    slots = adam.init(params)
+    for call in (lambda: MODEL(raw, x), lambda: duoln.value_and_grad(lambda p: MODEL(p, x).mean())(raw), lambda: adam.init(raw),
+                 lambda: adam.update(raw, params, slots, 1e-3), lambda: adam.update(params, raw, slots, 1e-3)):
+        check_error(DtypeError, call, "expected a duoln.Tensor", "found numpy.ndarray", "duoln.to_tensors(params)")
+    check_error(CompileError, lambda: duoln.compile(lambda params, x: MODEL(params, x))(raw, x), "argument 'params', '0.weight'",
+                "found numpy.ndarray", "duoln.to_tensors(params)")
+
+
+@pytest.mark.peers
+def test_tensors_of_pytorch(be):
+    torch, x = pytest.importorskip("torch"), ops.ones((4, 3), be)
+    for call, name in ((lambda: MODEL(duoln.init(MODEL, 0, be), torch.ones(4, 3)), "linear"), (lambda: x + torch.ones(4, 3), "add")):
+        check_error(DtypeError, call, f"[{name}]", "found torch.Tensor", "duoln.tensor(x.detach()")
+
+
+def test_calls_by_name_and_numbers_of_numpy(be):
+    x = ops.ones((4, 2), be)
+    assert duoln.compile(_scaled)(x, rate=x).tolist() == (x * x).tolist()
+    assert duoln.value_and_grad(lambda w, scale: ops.sum(w * scale))(x, scale=2.0)[0].item() == 16.0
+    assert np.array_equal((np.float32(2) * x).numpy(), 2 * x.numpy()) and (np.float32(2) > x).numpy().all()
+    assert np.array_equal((np.float64(3) - x).numpy(), 3 - x.numpy()) and (np.float32(3) / x).dtype == "float32"
+
+
+def test_a_child_with_its_parents_parameters(be):
+    class Parent(nn.Module):
+        def __init__(self):
+            self.out = nn.Linear(2, 3)
+
+        def __call__(self, params, x):
+            return self.out(params, x)
+
+    parent = Parent()
+    check_error(ShapeError, lambda: parent(duoln.to_tensors(parent.init(0), be), ops.ones((4, 2), be)), "[Linear]", "found out", "params['out']")
+
+
+@pytest.mark.parametrize(("after", "name"), [(nn.Linear(3, 2), "Linear"), (ops.relu, "relu"), (nn.LayerNorm(3), "LayerNorm")])
+def test_a_recurrent_layer_inside_sequential(be, after, name):
+    steps = ops.ones((5, 4, 2), be)
+    broken = nn.Sequential(nn.LSTM(2, 3), after)
+    check_error(DtypeError, lambda: broken(duoln.to_tensors(broken.init(0), be), steps), f"[Sequential] layer 1 ({name})",
+                "tuple that LSTM returns", "(outputs, states)", "lambda pair: pair[0]")
+    mended = nn.Sequential(nn.LSTM(2, 3), lambda pair: pair[0], after)
+    assert mended(duoln.to_tensors(mended.init(0), be), steps).shape[:2] == (5, 4)
+    ends = nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 3))
+    assert len(ends(duoln.to_tensors(ends.init(0), be), steps)) == 2
+
+
+def test_constructors_of_modules_of_ones_own():
+    class Own(nn.Module):
+        def __init__(self, width, broken=False):
+            """Made as usual."""
+            self.width = width
+            if broken:
+                len(3)
+
+    assert repr(Own(3)) == "Own(width=3)" and Own.__init__.__doc__ == "Made as usual."
+    check_error(TypeError, Own)
+    with pytest.raises(TypeError, match="has no len") as caught:
+        Own(3, broken=True)
+    assert type(caught.value) is TypeError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops, optim
+from duoln import nn, ops
 from duoln.errors import CompileWarning, DtypeError, GradientWarning, ShapeError, UsageError
 from duoln.randomness import Stream
 from duoln.testing import check_error
@@ -257,32 +257,3 @@ def test_masks_are_made_outside_a_compiled_step(numpy_backend):
     with pytest.warns(CompileWarning, match="give it as an argument"):
         for _ in range(3):
             step(params, x)
-
-
-@pytest.mark.few
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_training_with_dropout_is_the_plain_loop(compiled, be, rng):
-    """Masks, AdamW and a schedule against the same arithmetic in NumPy, float64, for some updates."""
-    updates, rate_of = 20, optim.linear_warmup(4, optim.cosine(0.05, 16))
-    layer = nn.Sequential(nn.Linear(5, 7, bias=False), nn.Dropout(0.4))
-    optimizer, dropout = optim.AdamW(rate_of, weight_decay=0.1), nn.DropoutMasks(layer, 1)
-    params = start(layer, be)
-    slots, w = optimizer.init(params), params["0"]["weight"].numpy().astype(np.float64)
-    m = v = np.zeros_like(w)
-
-    def step(params, slots, masks, x, rate):
-        value, gradients = duoln.value_and_grad(lambda p: ops.sum(ops.square(layer(nn.with_masks(p, masks), x))))(params)
-        return (*optimizer.update(params, gradients, slots, rate), value)
-
-    step = duoln.compile(step) if compiled else step
-    for update in range(updates):
-        batch = rng.standard_normal((6, 5)).astype(np.float32)
-        x, rate = duoln.tensor(batch, be), duoln.tensor(np.float32(optimizer.rate_at(update)), be)
-        masks = dropout(update, params, x)
-        mask, rate64 = masks["1"].numpy().astype(np.float64), rate_of(update)
-        params, slots, _ = step(params, slots, masks, x, rate)
-        g = batch.T.astype(np.float64) @ (2 * (batch @ w) * mask * mask)
-        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-        w = w * (1 - rate64 * 0.1)
-        w = w - rate64 * (m / (1 - 0.9 ** (update + 1))) / (np.sqrt(v / (1 - 0.999 ** (update + 1))) + 1e-8)
-    np.testing.assert_allclose(params["0"]["weight"].numpy(), w, rtol=2e-3, atol=2e-4)

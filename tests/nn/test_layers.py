@@ -3,6 +3,13 @@
 import numpy as np
 import pytest
 from conftest import ON_NUMPY
+from ops.cases import (
+    batch_norm_reference,
+    group_norm_reference,
+    layer_norm_over_reference,
+    layer_norm_reference,
+    rms_norm_reference,
+)
 
 import duoln
 from duoln import nn, ops, optim
@@ -20,19 +27,44 @@ def _x(be, rng, *shape):
     return duoln.tensor(rng.standard_normal(shape).astype(np.float32), be)
 
 
-def test_linear(be, rng):
-    layer = nn.Linear(4, 3)
-    params, x = _start(layer, be), _x(be, rng, 2, 5, 4)
-    expected = x.numpy() @ params["weight"].numpy() + params["bias"].numpy()
-    np.testing.assert_allclose(layer(params, x).numpy(), expected, rtol=1e-5, atol=1e-6)
-    assert "bias" not in nn.Linear(4, 3, bias=False).init(Stream(0, "init"))
+def _relu(x):
+    return np.maximum(x, 0)
 
 
-def test_embedding(be):
-    layer = nn.Embedding(10, 3)
-    params = _start(layer, be)
-    ids = duoln.tensor([[1, 9], [0, 1]], be)
-    np.testing.assert_array_equal(layer(params, ids).numpy(), params["table"].numpy()[[[1, 9], [0, 1]]])
+# A layer, the shape of its input, its parameters, and what it computes as it starts, from these in float64.
+LAYERS = [
+    (nn.Linear(4, 3), (2, 5, 4), {"weight": (4, 3), "bias": (3,)}, lambda p, x: x @ p["weight"] + p["bias"]),
+    (nn.Linear(4, 3, bias=False), (2, 4), {"weight": (4, 3)}, lambda p, x: x @ p["weight"]),
+    (nn.LayerNorm(6), (3, 6), {"gain": (6,), "bias": (6,)}, lambda p, x: layer_norm_reference(x)),
+    (nn.LayerNorm(6, activation="relu"), (4, 6), {"gain": (6,), "bias": (6,)}, lambda p, x: _relu(layer_norm_reference(x))),
+    (nn.LayerNorm(6, activation="tanh"), (4, 6), {"gain": (6,), "bias": (6,)}, lambda p, x: np.tanh(layer_norm_reference(x))),
+    *((nn.LayerNorm((3, 4, 2), **options), (5, 3, 4, 2), shapes, lambda p, x, by=by: by * layer_norm_over_reference(x, axis=(1, 2, 3)))
+      for options, shapes, by in (({}, {"gain": (3, 4, 2), "bias": (3, 4, 2)}, 1), ({"gain": 0.5}, {"gain": (3, 4, 2), "bias": (3, 4, 2)}, 0.5),
+                                  ({"affine": False}, {}, 1))),
+    *((nn.RMSNorm(width, affine=affine), (3, 4, 6), {"gain": width if isinstance(width, tuple) else (width,)} if affine else {},
+       lambda p, x, axes=axes: rms_norm_reference(x, axis=axes)) for width, axes in ((6, (2,)), ((4, 6), (1, 2))) for affine in (True, False)),
+    *((nn.GroupNorm(groups, 4), (2, 3, 5, 4), {"gain": (4,), "bias": (4,)}, lambda p, x, n=groups: group_norm_reference(x, groups=n)) for groups in (1, 2, 4)),
+    (nn.GroupNorm(2, 4, gain=0.5), (2, 3, 5, 4), {"gain": (4,), "bias": (4,)}, lambda p, x: 0.5 * group_norm_reference(x, groups=2)),
+    (nn.InstanceNorm(4), (2, 3, 5, 4), {"gain": (4,), "bias": (4,)}, lambda p, x: group_norm_reference(x, groups=4)),
+    (nn.InstanceNorm(4, affine=False), (2, 3, 5, 4), {}, lambda p, x: group_norm_reference(x, groups=4)),
+    (nn.BatchNorm(3), (50, 3), {"gain": (3,), "bias": (3,)}, lambda p, x: batch_norm_reference(x)[0]),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape", "shapes", "reference"), LAYERS, ids=lambda each: repr(each) if isinstance(each, nn.Module) else "")
+def test_a_layer_starts_as_its_operator(layer, shape, shapes, reference, be, rng):
+    params, x = _start(layer, be), _x(be, rng, *shape)
+    assert {key: value.shape for key, value in params.items()} == shapes
+    host = {key: value.numpy().astype(np.float64) for key, value in params.items()}
+    check_close(layer(params, x).numpy(), reference(host, x.numpy().astype(np.float64)), 1e-5, repr(layer))
+
+
+def test_what_is_shown_and_refused(be, rng):
+    assert repr(nn.LayerNorm((3, 4, 2), affine=False)) == "LayerNorm(width=(3, 4, 2), affine=False)"
+    check_error(UsageError, lambda: nn.LayerNorm(6, activation="gelu"), "expected activation 'relu', 'tanh' or None, found 'gelu'")
+    ids = [[1, 9], [0, 1]]
+    params = _start(layer := nn.Embedding(10, 3), be)
+    np.testing.assert_array_equal(layer(params, duoln.tensor(ids, be)).numpy(), params["table"].numpy()[ids])
 
 
 @ON_NUMPY
@@ -108,33 +140,7 @@ def test_parameters_that_do_not_belong_are_refused(be, rng):
     check_error(ShapeError, lambda: nn.Sequential(a=nn.Linear(4, 3))({}, _x(be, rng, 2, 4)), "[Sequential]", "'a'")
 
 
-class TestStarts:
-    def test_fans_of_a_convolution(self):
-        assert nn.init.fans((3, 3, 16, 32)) == (144, 288)
-        check_error(ShapeError, lambda: nn.init.fans((3,)), "2 axes")
-        check_error(ShapeError, lambda: nn.init.orthogonal(Stream(0, "w"), (2, 2, 2)), "matrix")
-        assert set(nn.init.constant(0.1)(Stream(0, "w"), (3,))) == {np.float32(0.1)}
-
-
 class TestNormalisers:
-    def test_layer_norm_starts_as_the_plain_one(self, be, rng):
-        layer, x = nn.LayerNorm(6), _x(be, rng, 3, 6)
-        y = layer(_start(layer, be), x).numpy()
-        np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)
-        np.testing.assert_allclose(y.std(-1), 1, atol=1e-4)
-
-    def test_layer_norm_over_an_image_and_without_parameters(self, be, rng):
-        layer, x = nn.LayerNorm((3, 4, 2)), _x(be, rng, 5, 3, 4, 2)
-        params = _start(layer, be)
-        assert {key: value.shape for key, value in params.items()} == {"gain": (3, 4, 2), "bias": (3, 4, 2)}
-        y = layer(params, x).numpy()
-        np.testing.assert_allclose(y.mean((1, 2, 3)), 0, atol=1e-6)
-        np.testing.assert_allclose(y.std((1, 2, 3)), 1, atol=1e-4)
-        free = nn.LayerNorm((3, 4, 2), affine=False)
-        assert free.init(0) == {} and repr(free) == "LayerNorm(width=(3, 4, 2), affine=False)"
-        np.testing.assert_array_equal(free({}, x).numpy(), y)
-        np.testing.assert_allclose(nn.LayerNorm((3, 4, 2), gain=0.5)(_start(nn.LayerNorm((3, 4, 2), gain=0.5), be), x).numpy(), 0.5 * y, rtol=1e-6)
-
     @pytest.mark.parametrize(("width", "axes", "activation"), [(6, (-1,), None), (6, (-1,), "tanh"), ((4, 6), (-2, -1), "relu")])
     def test_layer_norm_with_a_gain_alone(self, width, axes, activation, be, rng):
         layer, x, residual, r = nn.LayerNorm(width, bias=False, activation=activation, gain=1.5), _x(be, rng, 3, 4, 6), _x(be, rng, 3, 4, 6), _x(be, rng, 3, 4, 6)
@@ -159,27 +165,6 @@ class TestNormalisers:
             for name in ("gain", "x"):
                 check_close(mine[name].numpy(), second[name].numpy(), 1e-5, name)
 
-    def test_rms_norm_divides_by_the_root_of_the_mean_square(self, be, rng):
-        x = _x(be, rng, 3, 4, 6)
-        for width, axes in ((6, (2,)), ((4, 6), (1, 2))):
-            layer = nn.RMSNorm(width)
-            params = _start(layer, be)
-            assert list(params) == ["gain"]
-            expected = x.numpy() / np.sqrt((x.numpy() ** 2).mean(axes, keepdims=True) + 1e-5)
-            for each, own in ((layer, params), (nn.RMSNorm(width, affine=False), {})):
-                np.testing.assert_allclose(each(own, x).numpy(), expected, rtol=1e-5)
-
-    def test_group_norm_between_layer_and_instance_norm(self, be, rng):
-        x = _x(be, rng, 2, 3, 5, 4)
-        one, each, plain = nn.GroupNorm(1, 4), nn.GroupNorm(4, 4), nn.InstanceNorm(4)
-        y = each(_start(each, be), x).numpy()
-        np.testing.assert_array_equal(y, plain(_start(plain, be), x).numpy())
-        np.testing.assert_array_equal(y, nn.InstanceNorm(4, affine=False)({}, x).numpy())
-        np.testing.assert_allclose(y.mean((1, 2)), 0, atol=1e-6)
-        np.testing.assert_allclose(one(_start(one, be), x).numpy(), ops.layer_norm(x, axis=(1, 2, 3)).numpy(), rtol=1e-5, atol=1e-6)
-        params = _start(nn.GroupNorm(2, 4, gain=0.5), be)
-        np.testing.assert_array_equal(params["gain"].numpy(), np.full(4, 0.5, np.float32))
-
     def test_weight_norm_starts_as_the_layer_it_wraps(self, be, rng):
         for layer, x in ((nn.Linear(4, 3), _x(be, rng, 2, 4)), (nn.Conv2d(2, 3, 2), _x(be, rng, 2, 4, 4, 2))):
             wrapped = nn.WeightNorm(layer)
@@ -187,13 +172,6 @@ class TestNormalisers:
             assert list(params) == ["direction", "gain", "bias"]
             np.testing.assert_allclose(wrapped(params, x).numpy(), layer(_start(layer, be), x).numpy(), rtol=2e-5, atol=1e-6)
         check_error(UsageError, lambda: nn.WeightNorm(nn.LayerNorm(3)), "LayerNorm")
-
-    def test_batch_norm_normalises_by_the_batch(self, be, rng):
-        layer, x = nn.BatchNorm(3), _x(be, rng, 50, 3)
-        y = layer(_start(layer, be), x).numpy()
-        np.testing.assert_allclose(y.mean(0), 0, atol=1e-6)
-        np.testing.assert_allclose(y.std(0), 1, atol=1e-4)
-
 
 class TestPopulation:
     def test_statistics_are_means_over_batches_with_unbiased_variance(self, be, rng):
@@ -215,20 +193,6 @@ class TestPopulation:
         batch = _x(numpy_backend, rng, 4, 3)
         with_statistics = nn.with_population(model, _start(model, numpy_backend), [batch])
         np.testing.assert_allclose(with_statistics["variance"].numpy(), batch.numpy().var(0, ddof=1), rtol=1e-5)
-
-    def test_one_row_at_evaluation_does_not_matter(self, numpy_backend, rng):
-        model = nn.BatchNorm(3)
-        with_statistics = nn.with_population(model, _start(model, numpy_backend), [_x(numpy_backend, rng, 9, 3)])
-        x = _x(numpy_backend, rng, 4, 3)
-        together = model(with_statistics, x).numpy()
-        alone = np.concatenate([model(with_statistics, x[i:i + 1]).numpy() for i in range(4)])
-        np.testing.assert_allclose(together, alone, rtol=1e-6)
-
-    def test_errors(self, numpy_backend, rng):
-        model = nn.BatchNorm(3)
-        params = _start(model, numpy_backend)
-        check_error(UsageError, lambda: nn.with_population(model, params, []), "no batch")
-        check_error(ShapeError, lambda: nn.with_population(model, params, [_x(numpy_backend, rng, 1, 3)]), "2 rows")
 
     def test_a_model_without_batch_norm_is_left_alone(self, numpy_backend):
         model = nn.Linear(2, 2)
@@ -262,16 +226,6 @@ class TestInvariances:
         assert np.abs(bn(one, w) - bn(x, w)).max() > 0.1
         np.testing.assert_allclose(bn(x + 7, w), bn(x, w), rtol=1e-7, atol=1e-9)
         assert np.abs(ln(x + 7, w) - ln(x, w)).max() > 0.1
-
-
-def test_layer_norm_with_its_activation(be, rng):
-    x = _x(be, rng, 4, 6)
-    for name in ("relu", "tanh"):
-        fused, plain = nn.LayerNorm(6, activation=name), nn.LayerNorm(6)
-        params = _start(plain, be)
-        np.testing.assert_allclose(fused(params, x).numpy(), getattr(ops, name)(plain(params, x)).numpy(), rtol=1e-6)
-    with pytest.raises(UsageError, match="expected activation 'relu', 'tanh' or None, found 'gelu'"):
-        nn.LayerNorm(6, activation="gelu")(params, x)
 
 
 def test_a_padding_row_starts_at_0_and_stays(be):

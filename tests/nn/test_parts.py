@@ -25,7 +25,8 @@ def ones():
 ARRAYS = {"a tensor": lambda: ones(), "a list": lambda: [3, ones()], "a dict": lambda: {"a": {"b": ones()}}, "a tuple": lambda: ([ones()],)}
 COLLECTIONS = {"a set": (lambda: {nn.Linear(2, 2)}, "found a set of modules"), "a list with a set": (lambda: [{nn.Linear(2, 2)}], "found a list of modules"),
                "a list with a number": (lambda: [nn.Linear(2, 2), 3], "modules alone in a list of modules, found 3 (int) too"),
-               "a list with None": (lambda: [None, nn.Linear(2, 2)], "found None too"), "a dict with a function": (lambda: {"a": nn.Linear(2, 2), "b": ops.relu}, "dict of modules"),
+               "a list with None": (lambda: [None, nn.Linear(2, 2)], "found None too"), "a tuple with None": (lambda: (nn.Linear(2, 2), None), "found None too"),
+               "a dict with a set": (lambda: {"a": {nn.Linear(2, 2)}}, "found a dict of modules"), "a dict with a function": (lambda: {"a": nn.Linear(2, 2), "b": ops.relu}, "dict of modules"),
                "an integer name": (lambda: {0: nn.Linear(2, 2)}, "names of modules, found 0"), "a dot": (lambda: [{"a.b": nn.Linear(2, 2)}], "found 'a.b'")}
 
 

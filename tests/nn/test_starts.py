@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from duoln import nn
+from duoln.errors import ShapeError
 from duoln.nn import init
 from duoln.randomness import Stream
+from duoln.testing import check_error
 
 SIGMAS = 5
 """The streams are fixed, so a start that is right stays within."""
@@ -86,14 +88,15 @@ def test_a_group_of_a_convolution_starts_as_a_convolution_of_its_own(layer, grou
     assert len({part.tobytes() for part in apart}) == groups
 
 
-def test_the_gates_of_a_cell_are_drawn_apart():
-    params = nn.LSTMCell(5, 5).init(0)
-    for name in ("w_x", "w_h"):
-        assert len({gate.tobytes() for gate in np.split(params[name], 4, axis=1)}) == 4
-
-
 def test_padding_leaves_the_array_of_the_initialiser_as_it_is():
     table = np.ones((3, 2), np.float32)
     table.flags.writeable = False
     params = nn.Embedding(3, 2, table_init=lambda rng, shape: table, padding_idx=0).init(0)
     assert params["table"].tolist() == [[0, 0], [1, 1], [1, 1]] and table.all()
+
+
+def test_fans_of_a_convolution_and_what_is_no_matrix():
+    assert init.fans((3, 3, 16, 32)) == (144, 288)
+    check_error(ShapeError, lambda: init.fans((3,)), "2 axes")
+    check_error(ShapeError, lambda: init.orthogonal(Stream(0, "w"), (2, 2, 2)), "matrix")
+    assert set(init.constant(0.1)(Stream(0, "w"), (3,))) == {np.float32(0.1)}

@@ -1,5 +1,6 @@
-"""The page of the operators is true: its names exist, those of the array API standard have its arguments, expressions give what NumPy gives."""
+"""The page of the operators is true: names, the arguments of the array API standard, what expressions give, `help()` and its `Shape:`."""
 
+import importlib
 import inspect
 import math
 import re
@@ -12,8 +13,9 @@ from ops.array_api_standard import SIGNATURES
 import duoln
 from duoln import ops
 from duoln.core import Tensor
+from duoln.core.op import Op
 from duoln.core.pytorch_names import OF_OPS
-from duoln.errors import DtypeError, UsageError
+from duoln.errors import DtypeError, MixedBackendError, UsageError
 from duoln.testing import check_error
 
 PAGE = (Path(duoln.__file__).parent / "docs" / "operators.md").read_text(encoding="utf-8")
@@ -95,7 +97,7 @@ I, J = np.array([[2, 0], [1, 1]], np.int32), np.array([3, 1], np.int32)
 B = X > 1
 CALLS = {
     **{name: [((X,), {})] for name in ("abs", "ceil", "cos", "exp", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log1p", "negative", "round",
-                                       "sign", "signbit", "sin", "sqrt", "square", "tanh", "zeros_like", "ones_like", "matrix_transpose", "tril", "triu")},
+                                       "sign", "signbit", "sin", "sqrt", "square", "tanh", "matrix_transpose", "tril", "triu")},
     **{name: [((X, Y), {}), ((X, X), {}), ((Y[0], X), {})] for name in (
         "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply", "not_equal", "pow", "subtract", "floor_divide", "remainder",
         "hypot", "logaddexp")},
@@ -117,11 +119,13 @@ CALLS = {
     "repeat": [((X, 2), {}), ((X, 3), {"axis": 1})], "reshape": [((X, (4, 6)), {}), ((X,), {"shape": (-1, 2)})],
     "roll": [((X, 2), {}), ((X,), {"shift": -1, "axis": 1}), ((X, (1, 2)), {"axis": (0, 2)})],
     "squeeze": [((X[:, :1], 1), {}), ((X[:1, :1],), {"axis": (0, 1)})], "tile": [((X, (2, 1)), {}), ((X, (2, 1, 1, 2)), {})],
-    "unstack": [((X,), {}), ((X,), {"axis": -1})], "full_like": [((X, 3.0), {}), ((I, 3), {})],
+    "unstack": [((X,), {}), ((X,), {"axis": -1})], "full_like": [((X, 3.0), {}), ((I, 3), {})], "ones_like": [((I,), {})], "zeros_like": [((B,), {})],
 }
-MADE = {"arange": [((5,), {}), ((2, 9, 3), {}), ((5,), {"stop": 0, "step": -2})], "eye": [((3,), {}), ((2, 4), {"k": 1})],
-        "full": [(((2, 3), 1.5), {})], "linspace": [((0.0, 1.0, 5), {}), ((0.0, 1.0), {"num": 4, "endpoint": False})], "ones": [((4,), {}), (((2, 3),), {})],
-        "zeros": [((4,), {}), (((2, 0),), {})]}
+MADE = {"arange": [((5,), {}), ((2, 9, 3), {}), ((5,), {"stop": 0, "step": -2}), ((0,), {"dtype": "float32"}), ((-1,), {}), ((1, 3), {"dtype": "float32"})],
+        "eye": [((3,), {}), ((2, 4), {"k": 1, "dtype": "int32"}), ((0,), {"dtype": "bool"})],
+        "full": [(((2, 3), 1.5), {}), ((2, 2.5), {}), (([1, 2], np.int64(3)), {"dtype": "int32"})],
+        "linspace": [((0.0, 1.0, 5), {}), ((0.0, 1.0), {"num": 4, "endpoint": False}), ((2.0, -1, 3), {"endpoint": False}), ((0, 1, 0), {})],
+        "ones": [((4,), {}), (((2, 3),), {}), (((),), {})], "zeros": [((4,), {"dtype": "int32"}), (((2, 0),), {})]}
 
 
 def of_numpy(name):
@@ -157,7 +161,9 @@ def test_calls_of_the_standard_give_what_numpy_gives(name, be):
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_made_is_what_numpy_makes(name, be):
     for args, kwargs in MADE[name]:
-        check_same(getattr(ops, name)(*args, **kwargs, backend=be), of_numpy(name)(*args, **kwargs))
+        made = getattr(ops, name)(*args, **kwargs, backend=be)
+        check_same(made, of_numpy(name)(*args, **kwargs))
+        assert made.backend is be and made.dtype == kwargs.get("dtype", "int32" if name == "arange" else "float32")
 
 
 def test_astype(be):
@@ -189,3 +195,64 @@ def test_what_is_made_of_nothing_is_on_the_backend_that_is_chosen(name, be, monk
     assert list(inspect.signature(make).parameters)[-2:] == ["backend", "dtype"]
     check_error(DtypeError, lambda: make(*args, backend=2.5), f"[{name}] backend", "float")
     check_error(UsageError, lambda: make(*args, backend="gpu"), "gpu")
+
+
+MODULES = [ops, *(importlib.import_module(f"duoln.plugins.{name}.ops") for name in ("draw", "handwriting", "order_embeddings"))]
+DECLARED = {name: op for module in MODULES for name, op in vars(module).items()
+             if isinstance(op, Op) and op.spec and "Shape:" in op.__doc__}
+
+
+@pytest.mark.parametrize("name", [*ops.__all__, *ops.WITHIN])
+def test_signatures_name_every_argument(name):
+    function = getattr(ops, name)
+    signature = inspect.signature(function)
+    assert not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()), signature
+    assert all(p.annotation is not p.empty for p in signature.parameters.values()) and function.__name__ == name
+    assert signature.return_annotation is not signature.empty and inspect.getdoc(function)
+
+
+@pytest.mark.parametrize("name", ["logical_and", "logical_or"])
+def test_logical_operators_take_one_backend(name, numpy_backend):
+    from conftest import get_backend
+
+    x, y = (duoln.tensor([True, False], be) for be in (numpy_backend, get_backend("mlx")))
+    check_error(MixedBackendError, lambda: getattr(ops, name)(x, y), f"[{name}]", "numpy", "mlx")
+
+
+def test_an_unknown_operator_is_named_with_the_nearest():
+    with pytest.raises(AttributeError, match="'layernorm'; did you mean 'layer_norm'"):
+        _ = ops.layernorm
+
+
+def described(doc):
+    """The axes of each argument, in the words of a docstring: `x and y (B, width) -> ...`, or `y like x`."""
+    text = " ".join(doc.partition("Shape:")[2].partition("\n\n")[0].partition("->")[0].split())
+    axes = {}
+    for names, words in re.findall(r"(\w+(?:(?:, | and )\w+)*)(?: int32| bool)? \(([^()]*)\)", text):
+        for name in re.split(r", | and ", names):
+            axes.setdefault(name, [word.strip() for word in words.split(",") if word.strip()])
+    for name, like in re.findall(r"(\w+) like (\w+)", text):
+        axes[name] = axes[like]
+    return axes
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_shape_has_the_arguments_and_axes_of_the_declaration(name):
+    operator = DECLARED[name]
+    axes, words = described(operator.__doc__), {}
+    for each in operator.spec.inputs:
+        if each.axes is None:
+            continue
+        assert len(axes[each.name]) == len(each.axes), each
+        for axis, word in zip(each.axes, axes[each.name], strict=True):
+            assert (word == "...") == (axis[0] == "*")
+            assert words.setdefault(axis, word) == word, f"one axis, two names: {axis}"
+    names = [word for word in words.values() if word != "..."]
+    assert len(set(names)) == len(names), f"two axes, one name: {words}"
+
+
+@pytest.mark.long
+def test_operators_of_several_arrays_say_their_shapes():
+    several = {name for module in MODULES for name, op in vars(module).items()
+               if isinstance(op, Op) and op.spec and sum(each.axes is not None for each in op.spec.inputs) > 1}
+    assert several - DECLARED.keys() == {"rnn", "lstm", "gru"}  # their module says them for all

@@ -1,7 +1,8 @@
-"""Losses, activations, convolutions and pools beside PyTorch's of the same name: values and gradients, in float64."""
+"""Losses, activations, convolutions, pools, norms and cells beside PyTorch's or its equations: values and gradients, in float64."""
 
 import numpy as np
 import pytest
+from ops.test_rnn import Problem
 
 import duoln
 from duoln import ops, value_and_grad
@@ -32,6 +33,53 @@ def weight(w):
 def _joined(y, total):
     """Both results of a norm of a sum."""
     return ops.concat(y, total, axis=0)
+
+
+def _flat(of, *outs):
+    """All outputs in a row, ours or theirs."""
+    return of.concat([of.reshape(o, (-1,)) for o in outs], **({"axis": 0} if of is ops else {"dim": 0}))
+
+
+# Recurrent layers with layer norm, written from eq. 4, 20-22 and 26-28.
+
+def _ln(x, gain, bias):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, bias, 1e-5)
+
+
+def _rnn(x, h, w_x, w_h, gain, bias):
+    outs = []
+    for t in range(len(x)):
+        h = torch.tanh(_ln(h @ w_h + x[t] @ w_x, gain, bias))
+        outs.append(h)
+    return _flat(torch, torch.stack(outs), h)
+
+
+def _lstm(x, h, c, w_x, w_h, b, gain_x, bias_x, gain_h, bias_h, gain_c, bias_c):
+    outs = []
+    for t in range(len(x)):
+        i, f, g, o = (_ln(h @ w_h, gain_h, bias_h) + _ln(x[t] @ w_x, gain_x, bias_x) + b).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(_ln(c, gain_c, bias_c))
+        outs.append(h)
+    return _flat(torch, torch.stack(outs), h, c)
+
+
+def _gru(x, h, w_x, w_h, gain_x, bias_x, gain_h, bias_h):
+    n, outs = h.shape[1], []
+    for t in range(len(x)):
+        a, b = x[t] @ w_x, h @ w_h
+        zr = _ln(b[:, :2 * n], gain_h[:2 * n], bias_h[:2 * n]) + _ln(a[:, :2 * n], gain_x[:2 * n], bias_x[:2 * n])
+        z, r = torch.sigmoid(zr).chunk(2, -1)
+        new = torch.tanh(_ln(a[:, 2 * n:], gain_x[2 * n:], bias_x[2 * n:])
+                         + r * _ln(b[:, 2 * n:], gain_h[2 * n:], bias_h[2 * n:]))
+        h = (1 - z) * h + z * new
+        outs.append(h)
+    return _flat(torch, torch.stack(outs), h)
+
+
+def _recurrent(cell, module):
+    p = Problem(cell, "layer", np.random.default_rng(0), steps=7, batch=4, n_in=5, hidden=16)
+    return lambda *arrays: _flat(ops, *p.op(*arrays)), module, p.arrays
 
 
 SAME = {  # ours and theirs, and the arrays by which both are differentiated
@@ -69,6 +117,7 @@ SAME = {  # ours and theirs, and the arrays by which both are differentiated
     "avg_pool2d": (lambda x: ops.avg_pool2d(x, size=3, stride=2, padding=1), lambda x: F.avg_pool2d(first(x), 3, 2, 1).movedim(1, -1), [_X]),
     "max_pool1d": (lambda x: ops.max_pool1d(x, size=3, padding=1), lambda x: F.max_pool1d(first(x), 3, padding=1).movedim(1, -1), [_Y]),
     "avg_pool1d": (lambda x: ops.avg_pool1d(x, size=3, stride=1), lambda x: F.avg_pool1d(first(x), 3, 1).movedim(1, -1), [_Y]),
+    "rnn": _recurrent("rnn", _rnn), "lstm": _recurrent("lstm", _lstm), "gru": _recurrent("gru", _gru),
 }
 
 

@@ -1,6 +1,6 @@
 """Norms: large means, odd widths, constant rows, one huge value, and no epsilon.
 
-In the gate of layer norm for the norms beside it, each norm normalises the same rows, which it takes from other places of its array. The
+In the gate for large means each norm normalises the same rows, which it takes from other places of its array. The
 baseline is the formula in NumPy float32 over these rows; a norm may be twice as far from float64 as that.
 """
 
@@ -74,6 +74,7 @@ def _by_variance(norm):
 
 
 KINDS = {
+    "layer_norm": Kind(ops.layer_norm, lambda x: x, lambda y, width: y),
     "batch_norm": Kind(lambda x, **eps: ops.batch_norm(x, **eps)[0], lambda x: np.ascontiguousarray(x.T), lambda y, width: y.T),
     "var": Kind(_by_variance(lambda x: ops.var(x, axis=-1, keepdims=True)), lambda x: x, lambda y, width: y),
     "std": Kind(_by_variance(lambda x: ops.square(ops.std(x, axis=-1, keepdims=True))), lambda x: x, lambda y, width: y),
@@ -249,34 +250,118 @@ def test_wrong_axes_and_shapes_are_named(be):
 
 # Without epsilon ---------------------------------------------------------------------------------------
 
-def test_rows_with_and_without_a_spread(be):
-    x = np.array([[1.0, 2.0, 3.0, 6.0], [5.0, 5.0, 5.0, 5.0]], np.float32)
-    expected = (x[0] - x[0].mean()) / x[0].std()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for y in (_norm(x, be), _composed(x, be)):
-            np.testing.assert_allclose(y[0], expected, rtol=1e-6)
-            assert np.isnan(y[1]).all()
+WITHOUT = {"layer": (ops.layer_norm, 5.0, lambda x: (x - x.mean()) / x.std()), "rms": (ops.rms_norm, 0.0, lambda x: x / np.sqrt((x ** 2).mean()))}
+
+
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_rows_with_and_without_a_spread(kind, be):
+    op, value, formula = WITHOUT[kind]
+    x = np.array([[1.0, 2.0, 3.0, 6.0], [value] * 4], np.float32)
+    for y in _without_epsilon(x, be, op):
+        np.testing.assert_allclose(y[0], formula(x[0]), rtol=1e-6)
+        assert np.isnan(y[1]).all()
 
 
 @pytest.mark.parametrize("width", [13, 15, 100, 1000])
 def test_equal_values_have_no_spread_whatever_their_sum_rounds_to(width, be, rng):
     x = np.repeat(rng.standard_normal((50, 1)).astype(np.float32), width, axis=1)
+    assert all(np.isnan(y).all() for y in _without_epsilon(x, be))
+
+
+def _without_epsilon(x, be, op=ops.layer_norm):
+    """By the chosen rule and by the composed one."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        assert np.isnan(_norm(x, be)).all() and np.isnan(_composed(x, be)).all()
+        for rules in (nullcontext, composed_only):
+            with rules():
+                yield op(tensor(x, be), eps=0.0).numpy()
 
 
-def test_rms_norm_of_rows_with_and_without_zeros(be):
-    x = np.array([[1.0, 2.0, 3.0, 6.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        y = ops.rms_norm(duoln.tensor(x, be), eps=0.0).numpy()
-    np.testing.assert_allclose(y[0], x[0] / np.sqrt((x[0] ** 2).mean()), rtol=1e-6)
-    assert np.isnan(y[1]).all()
+NAMES = ("add_layer_norm", "add_rms_norm")
+PLAIN = {"add_layer_norm": ops.layer_norm, "add_rms_norm": ops.rms_norm}
 
 
-def _norm(x, be):
-    return ops.layer_norm(duoln.tensor(x, be), eps=0.0).numpy()
+def _loss_of(outputs, weights, used):
+    terms = [ops.sum(out * w) for k, (out, w) in enumerate(zip(outputs, weights, strict=True)) if k in used]
+    return sum(terms[1:], start=terms[0])
 
 
-def _composed(x, be):
-    with composed_only():
-        return _norm(x, be)
+def _sums(name, be, rng, dtype="float64"):
+    shapes = ((3, 5), (3, 5), (5,), (5,))[:4 if name == "add_layer_norm" else 3]
+    return [duoln.tensor(rng.standard_normal(s), be, dtype=dtype) for s in shapes]
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_either_output_are_those_of_two_operators(name, used, numpy_backend, rng):
+    be = numpy_backend
+    params = _sums(name, be, rng)
+    weights = [duoln.tensor(rng.standard_normal((3, 5)), be, dtype="float64") for _ in range(2)]
+
+    def fused(p):
+        return _loss_of(getattr(ops, name)(*p), weights, used)
+
+    def apart(p):
+        total = p[0] + p[1]
+        return _loss_of((PLAIN[name](total, *p[2:]), total), weights, used)
+
+    value, gradients = value_and_grad(fused)(params)
+    expected, expected_gradients = value_and_grad(apart)(params)
+    np.testing.assert_allclose(value.numpy(), expected.numpy(), rtol=1e-13)
+    for mine, theirs in zip(gradients, expected_gradients, strict=True):
+        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-11, atol=1e-13)
+    np.testing.assert_array_equal(gradients[0].numpy(), gradients[1].numpy())
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_of_one_argument_alone(name, which, be, rng):
+    params = _sums(name, be, rng, "float32")
+    weights = [duoln.tensor(rng.standard_normal((3, 5)).astype(np.float32), be) for _ in range(2)]
+
+    def loss(p, *constants):
+        return _loss_of(getattr(ops, name)(*constants[:which], p, *constants[which:]), weights, (0, 1))
+
+    alone = value_and_grad(loss)(params[which], *params[:which], *params[which + 1:])[1]
+    whole = value_and_grad(lambda p: _loss_of(getattr(ops, name)(*p), weights, (0, 1)))(params)[1][which]
+    np.testing.assert_allclose(alone.numpy(), whole.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_that_both_summands_share_is_not_overwritten(name, be, rng):
+    """One summand is used once more, and one tensor is both summands: a sum in place would change the second one."""
+    x, r = (duoln.tensor(rng.standard_normal((3, 5)).astype(np.float32), be) for _ in range(2))
+
+    def loss(p):
+        y, total = getattr(ops, name)(*p)
+        return ops.sum(y * y * y) + ops.sum(total * total) + ops.sum(p[0]) * 3.0
+
+    dx, dr = value_and_grad(loss)([x, r])[1]
+    np.testing.assert_allclose(dx.numpy(), dr.numpy() + 3.0, rtol=1e-5, atol=1e-5)
+    twice = value_and_grad(lambda p: ops.sum(getattr(ops, name)(p, p)[1]))(x)[1]
+    np.testing.assert_array_equal(twice.numpy(), np.full((3, 5), 2.0, np.float32))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_of_float32_stays_float32_beside_16_bits(name, numpy_backend, rng):
+    """The sum is stored as the residual is, y as `x` is; y is that of the sum before it is rounded."""
+    be = numpy_backend
+    narrow, wide = _sums(name, be, rng, "bfloat16")[0], _sums(name, be, rng, "float32")[1]
+    y, total = getattr(ops, name)(narrow, wide)
+    assert (y.dtype, total.dtype) == ("bfloat16", "float32")
+    exact = narrow.astype("float32") + wide
+    np.testing.assert_array_equal(total.numpy(), exact.numpy())
+    y, total = getattr(ops, name)(wide, narrow)
+    assert (y.dtype, total.dtype) == ("float32", "bfloat16")
+    np.testing.assert_allclose(y.numpy(), PLAIN[name](exact).numpy(), rtol=1e-5, atol=1e-6)
+    gradients = value_and_grad(lambda p: ops.sum(getattr(ops, name)(*p)[1].astype("float32")))([narrow, wide])[1]
+    assert [g.dtype for g in gradients] == ["bfloat16", "float32"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_shapes_are_named(name, be):
+    x, gain = duoln.tensor(np.ones((3, 4), np.float32), be), duoln.tensor(np.ones(5, np.float32), be)
+    call = getattr(ops, name)
+    check_error(ShapeError, lambda: call(x, x[:1]), f"[{name}] residual: expected the shape of x, (3, 4), found (1, 4)")
+    check_error(ShapeError, lambda: call(x, x, gain), f"[{name}] last axis is 4, gain has 5")
+    check_error(ShapeError, lambda: call(x[0, 0], x[0, 0]), f"[{name}] expected at least one axis, found shape ()")
+    check_error(ShapeError, lambda: call(x[:, :0], x[:, :0]), f"[{name}] expected at least one value along width")

@@ -32,6 +32,21 @@ def _mask(kind, steps, batch, rng):
     return rng.random((steps, batch)) < 0.5
 
 
+def _check_unchanged(be, outputs, params, clean, hostile):
+    """The bits of outputs and of all gradients of their sum of squares are the same by both arrays; gives outputs and the array's gradient."""
+    def values(x):
+        def loss(p):
+            out = outputs(p)
+            return ops.sum(ops.square(out)), out
+
+        return duoln.value_and_grad(loss, has_aux=True)({**params, "x": _t(be, x)})
+
+    ((_, out), gradients), ((_, same), others) = values(hostile), values(clean)
+    for a, b in zip(_leaves((out, gradients)), _leaves((same, others)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    return out.numpy(), gradients["x"].numpy()
+
+
 @pytest.mark.parametrize(("variant", "reverse", "kind", "bad"), every_second(
     _VARIANTS, [False, True], ["padding", "anywhere"], [np.nan, np.inf]), ids=str)
 def test_recurrent_layers(be, rng, variant, reverse, kind, bad):
@@ -40,64 +55,28 @@ def test_recurrent_layers(be, rng, variant, reverse, kind, bad):
         pytest.skip("the emulated kernels are slow; one case of each variant is enough")
     model = _CELLS[cell](3, 4, norm=norm)
     params = duoln.to_tensors(model.init(Stream(0, "init")), be)
-    mask = _mask(kind, 6, 5, rng)
-    clean = rng.standard_normal((6, 5, 3)).astype(np.float32)
-    hostile = np.where(mask[..., None], clean, np.float32(bad))
-
-    def values(x):
-        def loss(p):
-            out = model.sequence(p["model"], p["x"], mask=_t(be, mask), reverse=reverse)
-            return ops.sum(ops.square(out[0])), out[0]
-
-        (_, out), gradients = duoln.value_and_grad(loss, has_aux=True)({"model": params, "x": _t(be, x)})
-        return _leaves((out, gradients))
-
-    for a, b in zip(values(hostile), values(clean), strict=True):
-        np.testing.assert_array_equal(a, b)
+    mask, clean = _mask(kind, 6, 5, rng), rng.standard_normal((6, 5, 3)).astype(np.float32)
+    _check_unchanged(be, lambda p: model.sequence(p["model"], p["x"], mask=_t(be, mask), reverse=reverse)[0], {"model": params}, clean,
+                     np.where(mask[..., None], clean, np.float32(bad)))
 
 
 @pytest.mark.parametrize("ignored", [-1, -100, 3])
-@pytest.mark.parametrize("classes", [7, 300])
-def test_linear_cross_entropy(be, rng, classes, ignored):
+@pytest.mark.parametrize(("loss", "classes"), [("linear", 7), ("linear", 300), ("softmax", 7)])
+def test_losses(be, rng, loss, classes, ignored):
     labels = rng.integers(0, classes, (5, 4)).astype(np.int32)
     labels[2:, 1] = labels[4] = ignored
-    clean = rng.standard_normal((5, 4, 3)).astype(np.float32)
-    hostile = np.where((labels != ignored)[..., None], clean, np.float32(np.nan))
-    start = {"weight": _t(be, rng.standard_normal((3, classes)).astype(np.float32)),
-             "bias": _t(be, rng.standard_normal(classes).astype(np.float32))}
+    counted, clean = labels != ignored, rng.standard_normal((5, 4, 3 if loss == "linear" else classes)).astype(np.float32)
+    params = {name: _t(be, rng.standard_normal(s).astype(np.float32)) for name,
+              s in (("weight", (3, classes)), ("bias", (classes,))) if loss == "linear"}
 
-    def values(x):
-        def loss(p):
-            each = ops.linear_cross_entropy(p["x"], p["weight"], p["bias"], _t(be, labels), ignore_index=ignored)
-            return ops.sum(each), each
+    def losses(p, labels, **ignored):
+        if loss == "linear":
+            return ops.linear_cross_entropy(p["x"], p["weight"], p["bias"], _t(be, labels), **ignored)
+        return ops.softmax_cross_entropy(p["x"], _t(be, labels), **ignored)
 
-        (_, each), gradients = duoln.value_and_grad(loss, has_aux=True)({**start, "x": _t(be, x)})
-        return _leaves((each, gradients))
-
-    for a, b in zip(values(hostile), values(clean), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize("ignored", [-1, -100, 3])
-def test_softmax_cross_entropy(be, rng, ignored):
-    labels = rng.integers(0, 7, (5, 4)).astype(np.int32)
-    labels[2:, 1] = labels[4] = ignored
-    clean = rng.standard_normal((5, 4, 7)).astype(np.float32)
-    hostile = np.where((labels != ignored)[..., None], clean, np.float32(np.nan))
-
-    def values(logits):
-        def loss(p):
-            each = ops.softmax_cross_entropy(p, _t(be, labels), ignore_index=ignored)
-            return ops.sum(each), each
-
-        (_, each), gradient = duoln.value_and_grad(loss, has_aux=True)(_t(be, logits))
-        return each.numpy(), gradient.numpy()
-
-    (each, gradient), (same, same_gradient) = values(hostile), values(clean)
-    np.testing.assert_array_equal(each, same)
-    np.testing.assert_array_equal(gradient, same_gradient)
-    counted = labels != ignored
-    expected = ops.softmax_cross_entropy(_t(be, clean), _t(be, np.where(counted, labels, 0))).numpy()
+    each, gradient = _check_unchanged(be, lambda p: losses(p, labels, ignore_index=ignored), params, clean,
+                                      np.where(counted[..., None], clean, np.float32(np.nan)))
+    expected = losses({**params, "x": _t(be, clean)}, np.where(counted, labels, 0)).numpy()
     np.testing.assert_allclose(each, np.where(counted, expected, 0), rtol=1e-6)
     assert (gradient[~counted] == 0).all() and (gradient[counted] != 0).all()
 

@@ -1,5 +1,6 @@
 """Recurrent operators: every cell and variant against its reference, gradients, masks, lengths and errors."""
 
+import contextlib
 import functools
 import itertools
 
@@ -8,11 +9,12 @@ import pytest
 from conftest import NAMES, every_second
 
 import duoln
-from duoln import nn, ops
+from duoln import nn, ops, tree
 from duoln.core import composed_only
 from duoln.errors import ShapeError, UsageError
 from duoln.ops import recurrent
 from duoln.ops.recurrent.variants import CELLS, has_bias
+from duoln.randomness import Stream
 from duoln.testing import check_error, check_op, references
 
 VARIANTS = [(cell, norm) for cell in CELLS for norm in CELLS[cell].variants]
@@ -35,7 +37,7 @@ class Problem:
         self.arrays += [rng.standard_normal(width)] if self.has_bias else []
         self.norm_names = list(shapes)
         self.arrays += [rng.standard_normal(shape) for shape in shapes.values()]
-        self.mask = rng.random((steps, batch)) < 0.7 if masked else None
+        self.mask = (rng.random((steps, batch)) < 0.7) & (np.arange(batch) > 0) if masked else None  # the first sequence has no step
 
     def _split(self, arrays):
         arrays = list(arrays)
@@ -73,46 +75,32 @@ FLOAT32 = [*itertools.product(VARIANTS, SHAPES, {"numpy"} & set(NAMES)),
 """All of NumPy's, and each variant with each shape on one of two other backends."""
 
 
-class TestSequences:
-    def _problem(self, cell, norm, rng, shape):
-        if norm == "batch":
-            shape = {**shape, "batch": 6}  # statistics of few rows are ill-conditioned
-        return Problem(cell, norm, rng, **shape)
-
-    @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
-    @pytest.mark.parametrize("shape", SHAPES, ids=str)
-    def test_float64(self, cell, norm, shape, rng, numpy_backend):
-        """By the chosen rule, and by the composed one where it is another."""
-        problem = self._problem(cell, norm, rng, shape)
-        self._check_float64(problem, numpy_backend)
-        with composed_only():
-            self._check_float64(problem, numpy_backend)
-
-    def _check_float64(self, p, numpy_backend):
-        outs = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
-        for a, b in zip(outs, p.reference(*p.arrays), strict=True):
-            np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
-        if (p.cell, p.norm) != DETACHED:
-            duoln.testing.gradcheck(p.op, *(duoln.tensor(a, numpy_backend) for a in p.arrays))
-
-    @pytest.mark.usefixtures("differences_taken")
-    @pytest.mark.parametrize(("variant", "shape", "be"), FLOAT32, ids=str, indirect=["be"])
-    def test_float32(self, variant, shape, rng, be):
-        cell, norm = variant
-        if norm != "none" and shape.get("hidden") == 1:
-            shape = {"hidden": 3}  # a norm over one value has gradient 0, and float32 shows its own rounding
-        p = self._problem(cell, norm, rng, shape)
-        check_op(p.op, p.arrays, p.reference, be, length=400)
+def _of_shape(cell, norm, rng, shape):
+    return Problem(cell, norm, rng, **{**shape, **({"batch": 6} if norm == "batch" else {})})  # statistics of few rows are ill-conditioned
 
 
 @pytest.mark.parametrize(("cell", "norm"), VARIANTS)
-def test_steps_equal_the_sequence(cell, norm, rng, numpy_backend):
-    p = Problem(cell, norm, rng)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_float64(cell, norm, shape, rng, numpy_backend):
+    """By the chosen rule, by the composed one where it is another, and by the operator of one step after another."""
+    p = _of_shape(cell, norm, rng, shape)
     tensors = [duoln.tensor(a, numpy_backend) for a in p.arrays]
-    for a, b in zip(p.steps(*tensors), p.op(*tensors), strict=True):
-        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12, atol=1e-12)
-    if (cell, norm) != DETACHED:
-        duoln.testing.gradcheck(p.steps, *tensors)
+    for rules, form in ((contextlib.nullcontext, p.op), (composed_only, p.op), *([] if shape else [(contextlib.nullcontext, p.steps)])):
+        with rules():
+            for a, b in zip(form(*tensors), p.reference(*p.arrays), strict=True):
+                np.testing.assert_allclose(a.numpy(), b, rtol=1e-12, atol=1e-12)
+            if (cell, norm) != DETACHED:
+                duoln.testing.gradcheck(form, *tensors)
+
+
+@pytest.mark.usefixtures("differences_taken")
+@pytest.mark.parametrize(("variant", "shape", "be"), FLOAT32, ids=str, indirect=["be"])
+def test_float32(variant, shape, rng, be):
+    cell, norm = variant
+    if norm != "none" and shape.get("hidden") == 1:
+        shape = {"hidden": 3}  # a norm over one value has gradient 0, and float32 shows its own rounding
+    p = _of_shape(cell, norm, rng, shape)
+    check_op(p.op, p.arrays, p.reference, be, length=400)
 
 
 class Stopped:
@@ -219,67 +207,38 @@ def test_a_wrong_bound_of_a_layer_is_named():
     check_error(UsageError, lambda: nn.LSTM(3, 4, gradient_limit=0.0), "[LSTM] gradient_limit", "0.0")
 
 
-@pytest.mark.parametrize(("cell", "norm"), [v for v in VARIANTS if v[1] != "batch"])
-def test_a_padded_batch_gives_what_its_sequences_give_alone(cell, norm, rng, numpy_backend):
-    p = Problem(cell, norm, rng, steps=5, batch=3)
-    lengths = [5, 2, 0]
-    p.mask = np.arange(5)[:, None] < np.array(lengths)[None]
-    _, *last = p.op(*(duoln.tensor(a, numpy_backend) for a in p.arrays))
-    for row, length in enumerate(lengths):
-        alone = [p.arrays[0][:length, row:row + 1], *(s[row:row + 1] for s in p.arrays[1:1 + p.n_states]),
-                 *p.arrays[1 + p.n_states:]]
-        q = Problem(cell, norm, rng)
-        _, *expected = q.op(*(duoln.tensor(a, numpy_backend) for a in alone))
-        for a, b in zip(last, expected, strict=True):
-            np.testing.assert_allclose(a.numpy()[row], b.numpy()[0], rtol=1e-12, atol=1e-13)
+def _scaled_matrix(p, arrays, rng):
+    """All of W_h times a number, and one more for each of its rows; eq. 4 of the plain cell normalises the sum of both products."""
+    w_h = arrays[2 + p.n_states]
+    w_h *= 3
+    if p.cell == "rnn":
+        arrays[1 + p.n_states] *= 3
+    else:
+        w_h[:, :2 * len(w_h) if p.cell == "gru" else None] += rng.standard_normal((len(w_h), 1))
 
 
+def _scaled_column(p, arrays, rng):
+    arrays[2 + p.n_states][:, 0] *= 3
+
+
+def _scaled_case(p, arrays, rng):
+    arrays[0][:, 1] *= 5
+
+
+@pytest.mark.parametrize(("change", "sees"), [(_scaled_matrix, ()), (_scaled_column, recurrent.CELLS), (_scaled_case, ("rnn",))])
 @pytest.mark.parametrize("cell", recurrent.CELLS)
-class TestInvariances:
+def test_invariances(cell, change, sees, rng, numpy_backend):
     """Section 5.1: the effect of re-scaling and re-centring all of W_h, and of re-scaling one case."""
-
-    def _outputs(self, cell, rng, numpy_backend, change):
-        p = Problem(cell, "layer", rng, eps=1e-12)
-        before = [a.copy() for a in p.arrays]
-        after = change(p, [a.copy() for a in p.arrays])
-        return [p.op(*(duoln.tensor(a, numpy_backend) for a in arrays))[0].numpy() for arrays in (before, after)]
-
-    def test_the_recurrent_matrix(self, cell, rng, numpy_backend):
-        def change(p, arrays):
-            w_h = 2 + p.n_states
-            arrays[w_h] *= 3
-            if cell == "rnn":
-                arrays[w_h - 1] *= 3  # eq. 4 normalises the sum of both products
-            elif cell == "gru":
-                hidden = arrays[w_h].shape[0]
-                shift = rng.standard_normal((hidden, 1))
-                arrays[w_h][:, :2 * hidden] += shift
-            else:
-                arrays[w_h] += rng.standard_normal((arrays[w_h].shape[0], 1))
-            return arrays
-
-        before, after = self._outputs(cell, rng, numpy_backend, change)
-        np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
-
-    def test_one_column_of_it_is_no_invariance(self, cell, rng, numpy_backend):
-        def change(p, arrays):
-            arrays[2 + p.n_states][:, 0] *= 3
-            return arrays
-
-        before, after = self._outputs(cell, rng, numpy_backend, change)
+    p = Problem(cell, "layer", rng, eps=1e-12)
+    changed = [a.copy() for a in p.arrays]
+    change(p, changed, rng)
+    before, after = (p.op(*(duoln.tensor(a, numpy_backend) for a in arrays))[0].numpy() for arrays in (p.arrays, changed))
+    if cell in sees:
         assert np.abs(after - before).max() > 1e-3
-
-    def test_the_inputs_of_one_case(self, cell, rng, numpy_backend):
-        def change(p, arrays):
-            arrays[0][:, 1] *= 5
-            return arrays
-
-        before, after = self._outputs(cell, rng, numpy_backend, change)
+    else:
+        np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
+    if change is _scaled_case:
         np.testing.assert_array_equal(after[:, [0, 2]], before[:, [0, 2]])
-        if cell == "rnn":
-            assert np.abs(after - before).max() > 1e-3  # one norm over the sum of both products: it is invariant to the scale of neither
-        else:
-            np.testing.assert_allclose(after, before, rtol=1e-6, atol=1e-8)
 
 
 def test_step_models_cost_one_weight_product(monkeypatch, rng, numpy_backend):
@@ -341,3 +300,41 @@ class TestCell:
 
         duoln.testing.gradcheck(of_floats, x[0] @ w_x, h @ w_h, c, *parameters)
         duoln.testing.gradcheck(lambda *a: of_floats(*a)[1], x[0] @ w_x, h @ w_h, c, *parameters)  # the loss does not depend on h
+
+
+STEPS, BATCH, HIDDEN = 2000, 4, 32
+SCALES = (0.5, 1.0, 4.0)
+
+
+def _run(layer, scale, backend, dtype):
+    """Greatest hidden state, and the gradient's norm for a relative change of W_h."""
+    start = layer.init(Stream(3, "init"))
+    start["forward0"]["w_h"] = start["forward0"]["w_h"] * scale
+    params = tree.map(lambda a: duoln.tensor(a.astype(dtype), backend), start)
+    x = duoln.tensor(np.random.default_rng(3).standard_normal((STEPS, BATCH, 8)).astype(dtype), backend)
+
+    def loss(p):
+        out, _ = layer(p, x)
+        return ops.mean(ops.square(out)), out
+
+    (_, out), grads = duoln.value_and_grad(loss, has_aux=True)(params)
+    return float(np.abs(out.numpy()).max()), float(np.linalg.norm(grads["forward0"]["w_h"].numpy() * scale))
+
+
+@pytest.mark.parametrize(("kind", "rtol"), [(nn.LSTM, 1e-4), (nn.GRU, 1e-8)])
+def test_layer_norm_does_not_see_the_scale(kind, rtol, numpy_backend):
+    runs = [_run(kind(8, HIDDEN, norm="layer", eps=1e-12), scale, numpy_backend, np.float64) for scale in SCALES]
+    assert all(state <= 1.0 for state, _ in runs)
+    np.testing.assert_allclose([g for _, g in runs], runs[0][1], rtol=rtol)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_float32_stays_finite(kind, numpy_backend):
+    runs = [_run(kind(8, HIDDEN, norm="layer"), scale, numpy_backend, np.float32) for scale in SCALES]
+    states = [state for state, _ in runs]
+    assert np.isfinite([g for _, g in runs]).all() and max(states) < 1.01 * min(states)
+
+
+def test_the_plain_gru_sees_it(numpy_backend):
+    small, large = (_run(nn.GRU(8, HIDDEN, norm="none"), scale, numpy_backend, np.float64)[1] for scale in (0.5, 4.0))
+    assert large > 1e6 * small

@@ -241,18 +241,6 @@ def test_a_window_of_extreme_values(number, be):
         assert all(np.isfinite(g).all() for g in gradients(function, be, raw, kappa, characters))
 
 
-@pytest.mark.parametrize("function", [
-    lambda x, labels: ops.softmax_cross_entropy(x, labels), lambda x, labels: ops.softmax_cross_entropy(x, labels, label_smoothing=0.1),
-    lambda x, labels: ops.linear_cross_entropy(x, ops.eye(3, backend=x.backend), ops.zeros(3, x.backend), labels),
-    lambda x, labels: ops.activated_linear(x, ops.eye(3, backend=x.backend), activation="relu")[:, 0],
-    lambda x, labels: ops.activated_linear(x, ops.eye(3, backend=x.backend), activation="tanh")[:, 0],
-    lambda x, labels: ops.layer_norm(x)[:, 0], lambda x, labels: ops.rms_norm(x)[:, 0]], ids=range(7))
-def test_a_row_with_nan_is_nan_and_the_next_is_not(function, be):
-    x = np.float32([[1, 2, NAN], [1, 2, 3], [NAN, 0, 1], [-1, NAN, -2]] * 5)
-    labels = tensor([0, 1, 2, 0] * 5, be, np.int32)
-    np.testing.assert_array_equal(np.isnan(value(lambda x: function(x, labels), be, x)), [True, False, True, True] * 5)
-
-
 def test_indices_that_are_none_and_tables_that_are_empty(be):
     none, table = tensor([], be, np.int32), [[1.0, 2], [3, 4]]
     for function in (lambda x: ops.take(x, none, axis=0), lambda x: ops.take(x, none, axis=1), lambda x: x[none],

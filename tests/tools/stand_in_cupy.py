@@ -336,9 +336,9 @@ class _Function:
                              reachable=reachable)
         if fault == "wrong":
             declared = self._program.entries[self._name].parameters
-            written = next(a for p, a in zip(declared, given, strict=True)
-                           if isinstance(a, np.ndarray) and a.size and a.dtype.kind == "f" and not p.constant)
-            written.reshape(-1)[0] += 1
+            for parameter, a in zip(declared, given, strict=True):  # what is written and what may be scratch alone
+                if isinstance(a, np.ndarray) and a.size and a.dtype.kind == "f" and not parameter.constant:
+                    a.reshape(-1)[0] += 1
 
 
 _ended: list[str] = []

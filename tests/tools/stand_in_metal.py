@@ -93,22 +93,6 @@ def _as_mlx(x: np.ndarray) -> Any:
     return made.view(mx.bfloat16) if x.dtype == np.uint16 else made
 
 
-def collecting(texts: set[str]) -> Any:
-    """One that runs nothing and notes the texts that would have run, for the CPU."""
-
-    def metal_kernel(name: str, input_names: Sequence[str], output_names: Sequence[str], source: str,
-                     header: str = "", **options: Any) -> Any:
-        def run(inputs: Sequence[Any], output_shapes: Sequence[Any], output_dtypes: Sequence[Any], **launch: Any) -> list[Any]:
-            given = {n: on_host(x) for n, x in zip(input_names, inputs, strict=True)}
-            made = {n: on_host(mx.zeros(tuple(s), d)) for n, s, d in zip(output_names, output_shapes, output_dtypes, strict=True)}
-            texts.add(host_text(name, arguments(given, made, source), source, header))
-            return [_as_mlx(a) for a in made.values()]
-
-        return run
-
-    return metal_kernel
-
-
 def install(patch: pytest.MonkeyPatch, metal_kernel: Any = None) -> None:
     """Put it in MLX's place, as if there were a Metal device and nothing had been compiled yet."""
     patch.setattr(mx.fast, "metal_kernel", metal_kernel or make())
