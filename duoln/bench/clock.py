@@ -60,7 +60,8 @@ class Timer:
     def __init__(self, work: Work, now: Callable[[], float] = time.perf_counter) -> None:
         self._work, self._now, self._next = work, now, work.first
         self._kept: deque[Sequence[Any]] = deque(maxlen=work.keeps)
-        self.calls = 1
+        self.calls = work.keeps or 1
+        self.run()  # compiles, starts threads, allocates all results that are kept
         self.calls = self._chosen()
         self.warmups = self._next - work.first
         self._kept.clear()  # PyTorch keeps a stream of gradients while a result is alive, and cannot capture then
@@ -95,7 +96,7 @@ class Timer:
 
     def _chosen(self) -> int:
         """The least number of calls that last long enough, or the most that there may be."""
-        self.run()  # compiles, allocates, starts threads
+        self.calls = 1
         while True:
             seconds = self.run() * self.calls * self._work.parts
             if seconds >= RUN_SECONDS or self.calls >= self._work.most:

@@ -50,7 +50,7 @@ class Bench:
     def __init__(self, kind: str, backend: Backend, say: Callable[[str], None], label: str | None, sides: Kept) -> None:
         self._kind, self._backend, self._say, self._label, self._sides = kind, backend, say, label, sides
         self._copied: list[float] = []
-        self._copy_facts: dict[str, Any] = {}
+        self._copy: dict[str, Any] = {}
         self.cases: list[dict[str, Any]] = []
         self.missing: dict[str, str] = {}
         self.error: DuolnError | None = None
@@ -63,21 +63,22 @@ class Bench:
             self._say(f"{row.name} ({k + 1} of {len(plans)})")
             try:
                 sides, missing = self._sides.time(plan.entries(row, self._backend), rounds, runs)
+                self._add(row, sides, missing, runs)
             except DuolnError as error:
                 self.error, missing = error, {"duoln": str(error)}
-            else:
-                self._add(row, sides, runs)
             for name, why in missing.items():
                 self._say(f"{row.name}: {name} was not timed: {why}")
                 self.missing[f"{row.name}, {name}"] = why
             if self.cases:
                 save(self.record())
 
-    def _add(self, row: Row, sides: Sequence[dict[str, Any]], runs: int) -> None:
+    def _add(self, row: Row, sides: Sequence[dict[str, Any]], missing: Mapping[str, str], runs: int) -> None:
+        if COPY in missing and not self._copied:
+            raise DuolnError(missing[COPY])
         copied = [side for side in sides if side["side"] == COPY]
         for side in copied:
             self._copied += side["samples"]
-            self._copy_facts = side["facts"]
+            self._copy = side
         seconds = [second for side in copied for second in side["samples"]] or self._copied
         self.cases += [make_case(row, side, _copied_gbps(seconds), runs=runs) for side in sides if side["side"] != COPY]
 
@@ -88,8 +89,8 @@ class Bench:
 
     def record(self) -> dict[str, Any]:
         """The record so far."""
-        of_copy = make_case(groups.copy(), {"side": "duoln", "samples": self._copied, "facts": self._copy_facts},
-                            self.gbps)
+        side = {**self._copy, "side": "duoln", "samples": self._copied, "ratio": 1.0}
+        of_copy = make_case(groups.copy(), side, self.gbps)
         made = make_record(self._kind, self._backend, self._label, self.gbps, [of_copy, *self.cases])
         return {**made, **({"missing": self.missing} if self.missing else {})}
 

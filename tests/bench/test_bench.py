@@ -208,6 +208,19 @@ def test_rows_that_fail_are_told_and_the_others_are_timed(simulated, monkeypatch
     assert "duoln was not timed: [bench] duoln stopped" in err and "2.00" in err and len(record["missing"]) == 1
 
 
+def test_a_row_whose_copy_cannot_be_timed_fails(simulated, monkeypatch, capsys):
+    prepare = _Simulated.prepare
+
+    def without_copy(side, entry, seconds):
+        if side.name == "copy":
+            raise DuolnError("[bench] no memory for it")
+        prepare(side, entry, seconds)
+
+    monkeypatch.setattr(_Simulated, "prepare", without_copy)
+    assert main(["bench", "wide", "small-add", "--backend", "numpy"]) == 1
+    assert "duoln was not timed: [bench] no memory for it" in capsys.readouterr().err
+
+
 def test_a_copy_is_in_words(be, monkeypatch):
     words = running.copy_words(20.0, be)
     if not running.on_cpu(be):
