@@ -78,16 +78,16 @@ class Timer:
         started = self._now()
         self._queue()
         self._work.wait([array for results in self._kept for array in results])
-        seconds = self._now() - started
+        self._lasted = self._now() - started
         if self._kept.maxlen is None:
             self._kept.clear()
-        return seconds / self.calls / self._work.parts
+        return self._lasted / self.calls / self._work.parts
 
     def warm(self, seconds: float, longest: float) -> None:
-        """Make runs for so many seconds, until one has taken the longest time of a run that needs none before it."""
-        until, taken = self._now() + seconds, 0.0
-        while taken < longest and self._now() < until:
-            taken = self.run() * self.calls * self._work.parts
+        """Make runs for so many seconds, unless a run takes so long that it needs none before it."""
+        until = self._now() + seconds
+        while self._lasted < longest and self._now() < until:
+            self.run()
 
     def _queue(self) -> None:
         for _ in range(self.calls):
@@ -98,10 +98,10 @@ class Timer:
         """The least number of calls that last long enough, or the most that there may be."""
         self.calls = 1
         while True:
-            seconds = self.run() * self.calls * self._work.parts
-            if seconds >= RUN_SECONDS or self.calls >= self._work.most:
+            self.run()
+            if self._lasted >= RUN_SECONDS or self.calls >= self._work.most:
                 return self.calls
-            wanted = ceil(self.calls * _MARGIN * RUN_SECONDS / seconds) if seconds > 0 else self.calls * _GROWTH
+            wanted = ceil(self.calls * _MARGIN * RUN_SECONDS / self._lasted) if self._lasted else self.calls * _GROWTH
             self.calls = min(max(wanted, self.calls + 1), self.calls * _GROWTH, self._work.most)
 
 

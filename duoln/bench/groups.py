@@ -222,7 +222,7 @@ _OTHERS: dict[str, dict[str, Callable[[], Row]]] = {
     "sampling": {
         "sample-lstm": lambda: language_model("token", _MODEL),
         "sample-cells": lambda: language_model("token", _MODEL, "cells")},
-    "start": {"first-step": lambda: Row("", (128,), "step", own="steps")},
+    "start": {"first-step": lambda: Row("", (128,), "step", rounds=2, own="steps")},
 }
 WIDE_NAMES = {**{group: list(rows) for group, rows in WIDE.items()},
               **{group: list(rows) for group, rows in _OTHERS.items()}}

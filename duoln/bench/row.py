@@ -68,6 +68,8 @@ class Row(NamedTuple):
     """Arrays in the place of drawn ones."""
     peers: Mapping[str, Sequence[Other]] = {}
     """The sides of a peer, if it has not one of its name."""
+    rounds: int | None = None
+    """The most turns, of one run each, where a run takes seconds."""
     form: str = ""
     """The form of ours: "cells" for a recurrent layer by the operator of a time step."""
     own: str = ""

@@ -61,9 +61,10 @@ class Bench:
         for k, plan in enumerate(plans):
             row = groups.row_of(plan._asdict())
             self._say(f"{row.name} ({k + 1} of {len(plans)})")
+            turns, each = (rounds, runs) if row.rounds is None else (min(rounds, row.rounds), 1)
             try:
-                sides, missing = self._sides.time(plan.entries(row, self._backend), rounds, runs)
-                self._add(row, sides, missing, runs)
+                sides, missing = self._sides.time(plan.entries(row, self._backend), turns, each)
+                self._add(row, sides, missing, each)
             except DuolnError as error:
                 self.error, missing = error, {"duoln": str(error)}
             for name, why in missing.items():

@@ -91,12 +91,13 @@ def test_no_result_lives_while_a_graph_is_captured(monkeypatch):
     assert alive == [0] and not timer._kept
 
 
-def test_runs_that_warm_end_with_the_first_long_one():
-    simulated = _Simulated(2.0)
+@pytest.mark.parametrize(("each", "runs"), [(2.0, 0), (0.5, 3)])
+def test_long_runs_need_none_before_them(each, runs):
+    simulated = _Simulated(each)
     timer = Timer(simulated.work, simulated.now)
     before = len(simulated.calls)
-    timer.warm(10.0, 1.0)
-    assert len(simulated.calls) == before + 1
+    timer.warm(1.5, 1.0)
+    assert len(simulated.calls) == before + runs
 
 
 def test_events():
