@@ -41,8 +41,8 @@ OWNERS = {
     "safetensors": r"duoln/runs/tensor_file\.py",
     "matplotlib": r"duoln/pictures/\w+\.py",
     "sklearn|scipy": r"plugins/skip_thoughts/(classify|table)\.py",
-    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/(recurrent|operators|attention|language_model|wide)_torch\.py|examples/inside_pytorch\.py",
-    "jax": r"duoln/bench/wide_jax\.py",
+    "torch|liger_kernel": r"plugins/\w+/peer_torch\.py|duoln/bridge/torch/\w+\.py|duoln/bench/in_torch\.py|examples/inside_pytorch\.py",
+    "jax": r"duoln/bench/in_jax\.py",
     "tensorboardX": r"duoln/runs/tensorboard\.py",
     "soundfile": r"plugins/las/audio\.py",
     "numpy": r".*",
@@ -192,8 +192,8 @@ def test_only_runtime_knows_kernels():
             return bool(re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){1,2}|(host|native|registry)(\.\w+)?)", cases))
         if re.match(r"duoln/testing/(emulation|guarded)\.py", i.file) and re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){0,2}|host)", cases):
             return True
-        if re.match(r"duoln/(bench/survey_parts|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
-                r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits(\.cuda)?|recurrent\.cuda_walk|launch\.cuda)(\.\w+)?", cases):
+        if re.match(r"duoln/(bench/(survey_parts|device)|testing/(checks|compilation))\.py", i.file) and re.fullmatch(
+                r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits|recurrent\.cuda_walk|launch(\.cuda)?)(\.\w+)?", cases):
             return True
         return importer in ("kernels", "runtime") or (
             importer in ("bench", "testing", "cli", "doctor")

@@ -8,7 +8,7 @@ import pytest
 
 import duoln
 from duoln import extend, ops, optim
-from duoln.bench import subjects
+from duoln.bench import groups
 from duoln.errors import (
     CallError,
     DtypeError,
@@ -335,8 +335,8 @@ OF_LAUNCHES = {
     "too many arguments": (lambda file: extend.Launch(file, "twice", DECLARED)["numpy"](np.ones(3, np.float32), 1), "takes 1 positional argument but 2 were given"),
     "fused of no operator": (lambda file: extend.fused(3, None, None, extend.Launch(file, "twice", DECLARED)), "[fused] op: expected an extend.Op, found 3"),
     "fused of no launch": (lambda file: extend.fused(operator(), lambda be, x: (x, x), None, "twice"), "[fused] first: expected an extend.Launch"),
-    "a time of no case": (lambda file: subjects._subject(operator(), extend.Timed(lambda shape: 3, [], [], (2, 2), (1, 1))), "expected of Timed.case an extend.Case of it, found 3"),
-    "a time of other axes": (lambda file: subjects._subject(op := operator(), extend.Timed(lambda shape: extend.case(op, (3,)), [], [], (2, 2), (1, 1))),
+    "a time of no case": (lambda file: groups.of_operator(operator(), extend.Timed(lambda shape: 3, [], [], (2, 2), (1, 1)), (2, 3), True, True), "expected of Timed.case an extend.Case of it, found 3"),
+    "a time of other axes": (lambda file: groups.of_operator(op := operator(), extend.Timed(lambda shape: extend.case(op, (3,)), [], [], (2, 2), (1, 1)), (2, 3), True, True),
                              "expected a first argument of (rows, width)"),
 }
 

@@ -1,158 +1,124 @@
-"""The clock `wall_slope`, one for every vendor: host wall time per launch, from the slope over chained launches.
+"""The clock of every side: the wall time of a call, from runs of so many that the one wait at their end costs nothing.
 
-One run queues k launches and waits once at the end; a second run does the same with 2k. A sample is (t(2k) - t(k)) / k,
-so the costs that each run has once (the wait, an empty queue) cancel. This is true for a library that computes at once,
-for one that queues, and for a lazy one. CUDA can time itself and MLX cannot. Figures can be compared only if the same
-clock measured them, so this clock uses no timer of the device. Where a library captures launches as a graph, the device
-times a graph of k launches by its own clock. This is the time of the device alone, because a graph runs no Python. It
-is reported in addition to the host's time and never replaces it.
+This is the same for a library that computes at once, for one that queues, and for a lazy one. CUDA can time itself and
+MLX cannot; figures can be compared only if the same clock measured them. Where a library captures calls as a graph, the
+device times a graph of a run's calls by its own clock, too. That is the time of the device alone, because a graph runs
+no Python. It is reported beside the host's time and never replaces it.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from duoln.errors import DuolnError
+import numpy as np
 
-NAME = "wall_slope"
-SAMPLE_SECONDS = 0.02
-"""A run of k launches lasts at least this long, so that a scheduler's time slice changes the figure little."""
-MOST_LAUNCHES = 999
-"""The largest k: a lazy library becomes slower with graphs of tens of thousands of kernels."""
+RUN_SECONDS = 0.02
+"""A run lasts at least this long, so that its wait and a scheduler's time slice change the figure little."""
+MOST_CALLS = 999
+"""The most calls of a run: a lazy library becomes slower with graphs of tens of thousands of kernels."""
+_GROWTH, _MARGIN = 8, 1.2
+_CHECKED_VALUES = 1 << 22
+"""Of larger arrays some values are checked."""
 
-_GROWTH = 8
-_MARGIN = 1.2
-_TRIES = 20
-
-Now = Callable[[], float]
 DeviceSeconds = Callable[[], float]
 """Launches a graph and waits for it; the seconds that the device needed."""
 
 
-class Chain(Protocol):
-    """A sequence of launches that the clock can repeat."""
+class Work(NamedTuple):
+    """The work of one side."""
 
-    warmups: int
-    """Launches after which every buffer has been used."""
-    most: int
-    """The largest number of launches that may wait for the device at once."""
-
-    def launch(self, count: int) -> None:
-        """Queue `count` launches, one after the other."""
-
-    def wait(self) -> None:
-        """Wait until every queued launch is computed."""
-
-    def capture(self, count: int) -> DeviceSeconds | None:
-        """A graph of `count` launches; None if the library has no graphs. What cannot be captured raises."""
-
-
-class Samples(NamedTuple):
-    """The samples of one chain."""
-
-    launches: int
-    """k."""
-    warmups: int
-    """Launches before the first sample."""
-    seconds: list[float]
-    """Seconds per launch, one sample for each turn."""
-    device_seconds: list[float] | None
-    """The device's own seconds per launch, one sample for each turn; None without a graph."""
-    no_graph: str | None
-    """The reason why the launches cannot be captured; None if they are, or if the library has no graphs."""
-    repeated: int
-    """The number of repeated samples: another program ran, and 2k launches took no longer than k."""
+    call: Callable[[int], Sequence[Any]]
+    """Makes the call of a number, or queues it; the result are its arrays."""
+    checks: list[float]
+    """Figures that every side must agree on."""
+    facts: dict[str, Any]
+    wait: Callable[[Sequence[Any]], Any] = lambda results: None
+    """Waits until these arrays are computed."""
+    first: int = 0
+    """The number of the first call that is timed."""
+    keeps: int | None = 1
+    """The calls whose results are kept: with cold inputs as many as there are copies of these, because a new result in
+    the memory of the last one would be written into the cache. None where a library computes only what is kept."""
+    most: int = MOST_CALLS
+    """The most calls of a run."""
+    parts: int = 1
+    """Seconds are of one of so many equal parts of a call."""
+    capture: Callable[[Callable[[], None]], DeviceSeconds | None] = lambda run: None
+    """Captures what a function queues as a graph; None if the library has no graphs. What cannot be captured raises."""
+    is_training: bool = False
+    """True if the checks are losses of updates, whose rounding grows."""
 
 
-def read(chain: Chain, count: int, now: Now = time.perf_counter) -> float:
-    """The seconds of one run of `count` launches and one wait."""
-    started = now()
-    chain.launch(count)
-    chain.wait()
-    return now() - started
+class Timer:
+    """Times runs of one side's work."""
+
+    def __init__(self, work: Work, now: Callable[[], float] = time.perf_counter) -> None:
+        self._work, self._now, self._next = work, now, work.first
+        self._kept: deque[Sequence[Any]] = deque(maxlen=work.keeps)
+        self.calls = work.keeps or 1
+        self.run()  # compiles, starts threads, allocates all results that are kept
+        self.calls = self._chosen()
+        self.warmups = self._next - work.first
+        self._kept.clear()  # PyTorch keeps a stream of gradients while a result is alive, and cannot capture then
+        try:
+            capture = work.capture(self._queue)
+            self.device_seconds = capture and (lambda: capture() / self.calls / work.parts)
+            self.no_graph = None
+        except Exception as error:  # a library may raise anything; then the host's clock remains
+            self.device_seconds, self.no_graph = None, f"{type(error).__name__}: {error}"
+        self._kept.clear()  # the memory of a graph's results is the graph's
+
+    def run(self) -> float:
+        """The seconds of one call, from a run."""
+        started = self._now()
+        self._queue()
+        self._work.wait([array for results in self._kept for array in results])
+        self._lasted = self._now() - started
+        if self._kept.maxlen is None:
+            self._kept.clear()
+        return self._lasted / self.calls / self._work.parts
+
+    def warm(self, seconds: float, longest: float) -> None:
+        """Make runs for so many seconds, unless a run takes so long that it needs none before it."""
+        until = self._now() + seconds
+        while self._lasted < longest and self._now() < until:
+            self.run()
+
+    def _queue(self) -> None:
+        for _ in range(self.calls):
+            self._kept.append(self._work.call(self._next))
+            self._next += 1
+
+    def _chosen(self) -> int:
+        """The least number of calls that last long enough, or the most that there may be."""
+        self.calls = 1
+        while True:
+            self.run()
+            if self._lasted >= RUN_SECONDS or self.calls >= self._work.most:
+                return self.calls
+            wanted = ceil(self.calls * _MARGIN * RUN_SECONDS / self._lasted) if self._lasted else self.calls * _GROWTH
+            self.calls = min(max(wanted, self.calls + 1), self.calls * _GROWTH, self._work.most)
 
 
-def choose_launches(chain: Chain, now: Now = time.perf_counter) -> tuple[int, int]:
-    """The k of the samples, and how many launches it took to find it. It is the least k whose run lasts SAMPLE_SECONDS,
-    or the most that memory allows.
+def figures(results: Iterable[np.ndarray]) -> list[float]:
+    """Figures on which all sides must agree: norms of each array, of what is positive in it, and of its values
+    weighted by their place, because a norm alone knows neither sign nor order. Of a large array every so-manyth value.
     """
-    most = max(min(MOST_LAUNCHES, chain.most // 2), 1)
-    read(chain, chain.warmups, now)  # compiles, allocates, starts threads
-    k, made = 1, chain.warmups
-    while True:
-        seconds = read(chain, k, now)
-        made += k
-        if seconds >= SAMPLE_SECONDS or k == most:
-            return k, made
-        wanted = ceil(k * _MARGIN * SAMPLE_SECONDS / seconds) if seconds > 0 else k * _GROWTH
-        k = min(max(wanted, k + 1), k * _GROWTH, most)
+    made: list[float] = []
+    for result in results:
+        flat = result.ravel()[::result.size // _CHECKED_VALUES | 1].astype(np.float64)
+        made += [float(np.linalg.norm(part)) for part in
+                 (flat, np.maximum(flat, 0.0), flat * np.linspace(0.5, 1.0, flat.size))]
+    return made
 
 
-class SlopeClock:
-    """Takes samples of one chain, so that several chains can take turns."""
-
-    def __init__(self, chain: Chain, now: Now = time.perf_counter) -> None:
-        self._chain, self._now = chain, now
-        self.launches, self.warmups = choose_launches(chain, now)
-        self._seconds: list[float] = []
-        self._device: list[float] = []
-        self._device_seconds, self._no_graph = captured(lambda: chain.capture(self.launches))
-        self._repeated = 0
-
-    def take(self) -> None:
-        """Take one sample.
-
-        Raises:
-            DuolnError: 2k launches never took longer than k; the machine is too busy to time anything.
-        """
-        k = self.launches
-        read(self._chain, max(k // 4, 1), self._now)  # the chain that ran before has left its own data in the caches
-        for _ in range(_TRIES):
-            once, twice = read(self._chain, k, self._now), read(self._chain, 2 * k, self._now)
-            if twice > once:
-                self._seconds.append((twice - once) / k)
-                break
-            self._repeated += 1
-        else:
-            raise DuolnError(f"[bench] {2 * k} launches took no longer than {k}, {_TRIES} times in a row: the machine "
-                             "is too busy to time anything")
-        if self._device_seconds is not None:
-            self._device.append(self._device_seconds() / k)
-
-    @property
-    def samples(self) -> Samples:
-        """The samples so far."""
-        return Samples(self.launches, self.warmups, list(self._seconds), list(self._device) or None, self._no_graph,
-                       self._repeated)
-
-
-def take_turns(clocks: Sequence[SlopeClock], rounds: int) -> None:
-    """Take `rounds` samples of each clock, in turns, so that a change of the machine's speed affects all clocks."""
-    for _ in range(rounds):
-        for clock in clocks:
-            clock.take()
-
-
-def captured(capture: Callable[[], DeviceSeconds | None]) -> tuple[DeviceSeconds | None, str | None]:
-    """A capture's result, or the reason why it failed: a library may raise anything; then the host's clock remains."""
-    try:
-        return capture(), None
-    except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
-
-
-def events(samples: Sequence[float] | None, no_graph: str | None) -> dict[str, Any]:
+def events(samples: Sequence[float], no_graph: str | None) -> dict[str, Any]:
     """The keys of a case that the device's own seconds give, or the reason why there are none."""
     if no_graph is not None:
         return {"no_event_seconds": no_graph}
     return {"event_seconds": statistics.median(samples), "event_samples": list(samples)} if samples else {}
-
-
-def deviation(samples: Sequence[float]) -> float:
-    """The median absolute deviation from the median."""
-    middle = statistics.median(samples)
-    return statistics.median(abs(s - middle) for s in samples)

@@ -11,8 +11,8 @@
                   for a GPU "rules proved", "rules trusted" and "rules set aside": those that the process used
     host          {"cpu", "cores", "ram" (bytes or null), "os", "python"}
     flags         environment variables that are set and change arithmetic or its speed
-    copy_gbps     bandwidth of a plain copy on the same device, beyond its caches: read + written, 1e9 bytes a second;
-                  on a CPU by our own C++ with streaming stores, where that is compiled
+    copy_gbps     bandwidth of a plain copy on the same device, beyond its caches, in the same turns: read + written,
+                  1e9 bytes a second; on a CPU by our own C++ with streaming stores, where that is compiled
     cases         a list, one object for each thing timed and each side:
 
       op, pass      what; "forward", "forward+backward", or "step" (a whole training step)
@@ -21,70 +21,51 @@
       dtype         "float32"
       side          "duoln", or the peer's name
       rule          the rule of the operator that ran; null for a peer and for a whole step
-      clock         "wall_slope" (`duoln.bench.clock`), or "wall_run": median wall time of the runs of a turn
+      clock         "wall_run" (`duoln.bench.clock`); in older records also "wall_slope"
       cache         "cold": inputs rotate through more than twice the last-level cache; "warm": the same inputs each
                     time; "running": whatever the run before left
-      warmups       launches or runs before the first sample
-      samples       all of them, seconds per launch or run
+      warmups       calls before the first sample
+      samples       seconds of a call, of each turn the median of its runs
       median, p10, p90, mad      of the samples, seconds; mad is the median absolute deviation from the median
       bytes         what must be read and written at least, each array once, or null
       gbps          bytes / median, 1e9 bytes a second, or null
-      fraction_of_copy           gbps over what a copy moved just before, or null; of inputs that come from memory alone
+      fraction_of_copy           gbps over what a copy moved in the same turns, null where a cache may hold inputs
       flops, gflops              floating-point operations, and 1e9 of them a second, or null
-      max_error     largest difference from the composed rule in float64 on NumPy, beside CuPy on CuPy, over values and
-                    gradients, relative to the largest value of each; null where it was not measured
-      source        sha256 over the source files of the rule, in `kernels/OP/`, and shared headers; null for a
-                    composed rule or a peer
 
-A case may have more keys: `launches` (k of the slope), `repeated` (samples that were taken again), `event_seconds`
-and `event_samples` (a launch in a graph of k launches, by the device's own clock) or `no_event_seconds` (why there is
-no graph), `facts` (what a side's process ran with).
+A case may have more keys: `ratio` (the median over turns of our time over this side's), `runs` (of a turn),
+`event_seconds` and `event_samples` (a call in a graph of a run's calls, by the device's own clock) or
+`no_event_seconds` (why there is no graph), `facts` (what a side's process ran with). A record may have `missing`: the
+reasons why sides or rows could not be timed.
 `timings.jsonl` has one line for each case: all of the above but `cases` and `label` under `machine`, then `label`
 and the case's own keys.
 """
 
 from __future__ import annotations
 
-import hashlib
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import duoln
 from duoln.backends.protocol import Backend
-from duoln.bench import clock, machine
+from duoln.bench import machine
+from duoln.bench.row import RECORDED, Row
 from duoln.bench.schema import SCHEMA, check_record
 from duoln.data import json_text
 from duoln.errors import CheckpointError, UsageError
 from duoln.runs.commit import git
 from duoln.system.filesystem import write_atomically
 
-_SOURCES = (".py", ".cpp", ".cu", ".cuh", ".metal", ".h")
-
-
-class Work(NamedTuple):
-    """The work of one side of `bench rnn` or `bench train`."""
-
-    run: Callable[[int], Any]
-    """Makes one timed run; its argument is the number of the run."""
-    checks: list[float]
-    """Figures that every side must agree on."""
-    facts: dict[str, Any]
-    first: int = 0
-    """The number of the first timed run."""
-    warmups: int = 0
-    capture: Callable[[], clock.DeviceSeconds | None] = lambda: None
-    """Captures a run as a graph, whose time is the device's own."""
-
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
     """Median, 10th and 90th percentile, and median absolute deviation."""
     low, median, high = quantiles(samples, 0.1, 0.5, 0.9)
-    return {"median": median, "p10": low, "p90": high, "mad": clock.deviation(samples)}
+    mad = statistics.median(abs(s - median) for s in samples)
+    return {"median": median, "p10": low, "p90": high, "mad": mad}
 
 
 def quantiles(samples: Sequence[float], *shares: float) -> list[float]:
@@ -95,58 +76,37 @@ def quantiles(samples: Sequence[float], *shares: float) -> list[float]:
     return values
 
 
-def ratio(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The median over rounds of our time over theirs in the same round."""
     number: float = statistics.median(ratios(ours, theirs))
     return number
 
 
-def ratios(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[float]:
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Our time over theirs in each round, from the least."""
-    return sorted(a / b for a, b in zip(ours["samples"], theirs["samples"], strict=True))
+    return sorted(a / b for a, b in zip(ours, theirs, strict=True))
 
 
-def source_hash(root: Path, folders: Iterable[str]) -> str:
-    """sha256 over the names and contents of the source files in some folders below `root`, and of the headers in its
-    folder `text`, which are pasted into them; cases are no source.
-    """
-    digest = hashlib.sha256()
-    shared = [p for p in (root / "text").rglob("*") if p.suffix in _SOURCES]
-    for path in sorted(shared + [p for folder in folders for p in (root / folder).iterdir()
-                                 if p.suffix in _SOURCES and p.name != "cases.py"]):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def make_case(*, op: str, passes: str, shape: Sequence[int], side: str, samples: Sequence[float], clock_name: str,
-              cache: str, warmups: int, copy_gbps: float, rule: str | None = None, source: str | None = None,
-              moved: int | None = None, flops: int | None = None, max_error: float | None = None,
-              settings: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """One case of a record, with the figures that follow from its samples. The keys are those of the schema.
+def make_case(row: Row, side: Mapping[str, Any], copy_gbps: float, **more: Any) -> dict[str, Any]:
+    """The case of a row and a side, with the figures that follow from its samples. The keys are those of the schema.
 
     Args:
-        passes: "forward", "forward+backward" or "step"; `pass` in the record.
-        moved: the least bytes; `bytes` in the record.
+        row: what was timed.
+        side: its entry of `Kept.time`.
+        copy_gbps: the bandwidth of a copy in the same turns.
         more: further keys.
     """
-    figures = spread(samples)
-    gbps = None if moved is None else moved / figures["median"] / 1e9
+    figures, facts = spread(side["samples"]), side["facts"]
+    gbps = None if row.moved is None else row.moved / figures["median"] / 1e9
     return {
-        "op": op, "pass": passes, "shape": list(shape), "settings": dict(settings or {}), "dtype": "float32",
-        "side": side, "rule": rule, "clock": clock_name, "cache": cache, "warmups": warmups,
-        "samples": list(samples), **figures, "bytes": moved, "gbps": gbps,
-        "fraction_of_copy": None if gbps is None or cache == "warm" else gbps / copy_gbps,
-        "flops": flops, "gflops": None if flops is None else flops / figures["median"] / 1e9,
-        "max_error": max_error, "source": source, **more,
+        "op": row.op, "pass": RECORDED.get(row.passes, row.passes), "shape": list(row.shape),
+        "settings": dict(row.settings), "dtype": "float32", "rule": facts.get("rule"), "clock": "wall_run",
+        "cache": row.cache, "warmups": facts["warmups"], **figures,
+        "bytes": row.moved, "gbps": gbps,
+        "fraction_of_copy": None if gbps is None or row.cache == "warm" else gbps / copy_gbps,
+        "flops": row.flops, "gflops": None if row.flops is None else row.flops / figures["median"] / 1e9,
+        **side, **more,
     }
-
-
-def of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a case that a row of `turns.time_in_turns` gives."""
-    return {"side": row["name"], "samples": row["samples"], "clock_name": "wall_run", "cache": "running",
-            "warmups": row["facts"]["warmups"], "ratio": row["ratio"], "facts": row["facts"], **row["events"]}
 
 
 def make_record(kind: str, backend: Backend, label: str | None, copy_gbps: float,

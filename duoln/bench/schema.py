@@ -13,7 +13,7 @@ from duoln.data.text import read_lines
 from duoln.errors import DataFormatError, RecordError, UsageError
 
 SCHEMA = "duoln-bench/1"
-KINDS = ("ops", "rnn", "attention", "train", "language-model", "wide")
+KINDS = ("ops", "rnn", "attention", "train", "language-model", "wide", "device")
 PASSES = ("forward", "forward+backward", "step")
 CLOCKS = ("wall_slope", "wall_run")
 CACHES = ("cold", "warm", "running")
@@ -73,8 +73,7 @@ _CASE = {
     "rule": _TEXT.or_null(), "clock": _one_of(CLOCKS), "cache": _one_of(CACHES), "warmups": _COUNT,
     "samples": _SAMPLES, "median": _POSITIVE, "p10": _POSITIVE, "p90": _POSITIVE, "mad": _NUMBER,
     "bytes": _COUNT.or_null(), "gbps": _NUMBER.or_null(), "fraction_of_copy": _NUMBER.or_null(),
-    "flops": _COUNT.or_null(), "gflops": _NUMBER.or_null(), "max_error": _NUMBER.or_null(),
-    "source": _TEXT.or_null(),
+    "flops": _COUNT.or_null(), "gflops": _NUMBER.or_null(),
 }
 
 IDENTITY = ("op", "pass", "shape", "settings", "side", "dtype", "cache", "clock")

@@ -14,7 +14,6 @@ there: so a survey that is interrupted leaves all that it measured, and a part t
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import signal
@@ -47,7 +46,7 @@ is for processes that start, and a reserve."""
 _LIMIT = "the seconds that it gets"
 """A word of a command that stands for this number."""
 _OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
-_TIMED = {**_OFFLINE, "DUOLN_PROVE": "0"}
+_TIMED = {"DUOLN_PROVE": "0"}
 """No part that times proves rules meanwhile, or times another rule because one case was off: the selftest says that."""
 _PLAIN_REDUCTIONS = {"CUPY_ACCELERATORS": ""}
 """CuPy compiles a reduction by CUB for 2 s and a plain one for 0.1 s, of each operation and dtype."""
@@ -71,8 +70,23 @@ class Part(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
+_ALL = (
+    ("ladder", "the simplest things first: launches, sums, products, graphs, clusters", 25, True),
+    ("selftest", "every kernel compiled, and compared with float64", 65, True),
+    ("graphs", "a step of every task: its graph against operator by operator", 30, False),
+    ("repeats", f"walks and one case of each rule, {REPEATS} times, equal to the bit", 30, True),
+    ("device", "memory, launches, exchanges between blocks", 20, False),
+    ("ops", "norms and cross-entropy beside a copy", 70, True),
+    ("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, False),
+    ("steps", "whole training steps, eager and compiled", 70, False),
+    ("sanitizer", "a small case of each kernel under compute-sanitizer", 50, False))
+"""The parts, the most important first: are the kernels right, what can the device do, how long does our work take.
+Each has its name, what it does, its seconds, and whether CuPy makes plain reductions."""
+_PROVED, _ON_CUDA = ("ladder", "selftest", "graphs", "repeats"), ("device", "sanitizer")
+
+
 def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
-    """All parts, the most important first: are the kernels right, what can the device do, how long does our work take.
+    """All parts of a backend.
 
     Args:
         backend: "cupy", "mlx" or "numpy".
@@ -80,35 +94,17 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         quick: tiny sizes.
         cores: of the machine; with fewer of them the kernels take longer to compile.
     """
-    def part(name: str, what: str, seconds: int, module: str, *words: str,
-             environment: Mapping[str, str] = _TIMED) -> Part:
-        command = processes.command(module, *words, "--backend", backend, "--json", str(out / f"{name}.json"))
-        return Part(name, what, [*command, *(["--quick"] if quick else [])], seconds, environment)
-
-    def tried(name: str, what: str, seconds: int, **environment: str) -> Part:
-        return part(name, what, seconds, "duoln.testing.prover", "--what", name, "--seconds", _LIMIT,
-                    environment=_OFFLINE | environment)
-
-    def timed(name: str, what: str, seconds: int, *words: str, **environment: str) -> Part:
-        return part(name, what, seconds, "duoln.bench.survey_parts", name, *words, environment=_TIMED | environment)
-
-    torch = ["--peer", "torch"] if importlib.util.find_spec("torch") else []
-    compiling = 20 + _COMPILING_SECONDS // max(cores, 1) if backend == "cupy" else 0
-    correct = [
-        tried("ladder", "the simplest things first: launches, sums, products, graphs, clusters", 25,
-              **_PLAIN_REDUCTIONS),
-        tried("selftest", "every kernel compiled, and compared with float64", compiling + 65, **_PLAIN_REDUCTIONS),
-        tried("graphs", "a step of every task: its graph against operator by operator", 30),
-        tried("repeats", f"walks and one case of each rule, {REPEATS} times, equal to the bit", 30,
-              **_PLAIN_REDUCTIONS)]
-    times = [
-        timed("ops", "norms and cross-entropy beside a copy", 70, *torch, **_PLAIN_REDUCTIONS),
-        timed("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, *torch),
-        timed("steps", "whole training steps, eager and compiled", 70, *torch)]
-    if backend != "cupy":
-        return [*correct, *times]
-    return [*correct, timed("device", "memory, launches, exchanges between blocks", 20), *times,
-            timed("sanitizer", "a small case of each kernel under compute-sanitizer", 50, "--seconds", _LIMIT)]
+    made = []
+    for name, what, seconds, plain in _ALL:
+        if name in _ON_CUDA and backend != "cupy":
+            continue
+        command = processes.command(
+            "duoln.testing.prover" if name in _PROVED else "duoln.bench.survey_parts", "--what", name, "--seconds",
+            _LIMIT, "--backend", backend, "--json", str(out / f"{name}.json"), *(["--quick"] if quick else []))
+        compiling = 20 + _COMPILING_SECONDS // max(cores, 1) if name == "selftest" and backend == "cupy" else 0
+        environment = {**_OFFLINE, **({} if name in _PROVED else _TIMED), **(_PLAIN_REDUCTIONS if plain else {})}
+        made.append(Part(name, what, command, seconds + compiling, environment))
+    return made
 
 
 def chosen_parts(everything: Sequence[Part], names: Sequence[str]) -> list[Part]:
@@ -130,6 +126,8 @@ def options(module: str, what: str, json_required: bool = True) -> argparse.Argu
     parser.add_argument("--backend", required=True)
     parser.add_argument("--json", type=path_argument, required=json_required, metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N",
+                        help="what has not begun by then is left out")
     return parser
 
 
@@ -159,11 +157,6 @@ class Outcome(NamedTuple):
 
 class Folder:
     """The folder of a survey. One that has a survey already is continued, if it is of the same backend and size.
-
-    Args:
-        path: the folder; `begin` makes it if it is not there.
-        backend: "cupy", "mlx" or "numpy".
-        quick: whether the sizes are tiny.
 
     Raises:
         UsageError: a survey of another backend or of other sizes is there.
@@ -346,7 +339,8 @@ def summary(folder: Folder) -> str:
     """The results so far, as Markdown."""
     outcomes = folder.outcomes
     records = {outcome.name: folder.record(outcome.name) for outcome in outcomes}
-    known = {**_first(records, "backend"), **_first(records, "host")}
+    known = {key: value for name in ("host", "backend") for key, value in next(
+        (record[name] for record in records.values() if isinstance(record.get(name), dict)), {}).items()}
     commit = (folder.about["git"] or {}).get("sha", "not known")
     lines = ["# Survey of one device", "", f"{folder.about['started']}, commit {commit}", "",
              *(f"* {key}: {value}" for key, value in known.items()), "",
@@ -363,21 +357,14 @@ def summary(folder: Folder) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _first(records: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """The facts of the first record that has them."""
-    return next((record[key] for record in records.values() if isinstance(record.get(key), dict)), {})
-
-
 def _figures(content: Mapping[str, Any]) -> list[str]:
     if "rules" in content:
         return _rules(content)
-    if "cases" in content:
-        return [*(_case(case) for case in content["cases"]),
-                *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
     if "tools" in content:
         return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
-    return [f"* {name}: {value:.4g}" if isinstance(value, float) else f"* {name}: {value}"
-            for name, value in content.get("figures", {}).items()]
+    headings, rows = text.table(content.get("cases", []))
+    table = [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)] if rows else []
+    return [*table, "", *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]
 
 
 def _rules(content: Mapping[str, Any]) -> list[str]:
@@ -400,12 +387,3 @@ def _rules(content: Mapping[str, Any]) -> list[str]:
     if content["running"]:
         lines.append(f"* stopped while it tried: {', '.join(content['running'])}")
     return [*lines, f"* left out: {content['left out']} of {content['expected']}"] if content["left out"] else lines
-
-
-def _case(case: Mapping[str, Any]) -> str:
-    ratio = case.get("ratio")
-    more = [f"{text.duration(case['event_seconds'])} on the device"] if "event_seconds" in case else []
-    more += [] if case.get("fraction_of_copy") is None else [f"{case['fraction_of_copy']:.0%} of a copy"]
-    more += [f"first side / this one {ratio:.2f}"] if ratio is not None and ratio != 1 else []
-    return ", ".join([f"* {case['op']} {case['pass']} {case['shape']} {case['cache']} {case['side']}: "
-                      f"{case['median'] * 1e6:.1f} us", *more])

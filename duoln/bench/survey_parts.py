@@ -1,8 +1,8 @@
 """The parts of a survey that measure; `duoln.testing.prover` has those that compare values.
 
-    python -m duoln.bench.survey_parts ops --backend cupy --json ops.json
+    python -m duoln.bench.survey_parts --what ops --backend cupy --json ops.json
 
-A part writes its record after every figure. What cannot run is told there with its reason, and the rest is measured.
+A part times rows of the table and writes its record after each. What cannot run is told there with its reason.
 """
 
 from __future__ import annotations
@@ -14,245 +14,86 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.bench import machine, operators, recurrent
-from duoln.bench.operators import Plan
-from duoln.bench.records import make_case, make_record, of_row
-from duoln.bench.subjects import Subject, every_subject
+from duoln.bench import groups
+from duoln.bench.running import Bench, Plan
 from duoln.bench.survey import NOT_THERE, options, save
-from duoln.bench.turns import Entry, Side, take_turns
-from duoln.errors import DuolnError
+from duoln.bench.turns import Kept
 from duoln.kernels import source
-from duoln.kernels.recurrent.cases import Shape
 from duoln.system import processes
 
-# The device -------------------------------------------------------------------------------------------
+_PATIENCE, _TURN_SECONDS = 60.0, 20.0
+"""Seconds for which a side may load its libraries, which takes long from a disk that nobody has read, or prepare
+itself; and those of its runs of a turn."""
+_RUNS = 1
 
-def device(args: argparse.Namespace, backend: Backend) -> int:
-    """The limits of the device itself."""
-    from duoln.kernels.device_limits import cuda
+# The rows ---------------------------------------------------------------------------------------------
 
-    content: dict[str, Any] = {"backend": machine.backend_facts(backend), "figures": {}}
-    for name, value in cuda.figures(*((1, 1, 1) if args.quick else ())):
-        content["figures"][name] = value
-        save(content, args.json)
-    return 0
-
-
-# Operators --------------------------------------------------------------------------------------------
-
-def plans_of(backend_name: str, quick: bool) -> list[Plan]:
-    """All plans: on an NVIDIA GPU each operator's shapes of a device, the first ones first, those to compile last."""
-    chosen = [(k, subject, shape) for subject in every_subject().values() if subject.op is not None
-              for k, shape in enumerate(_shapes(subject, backend_name, quick))]
-    chosen.sort(key=lambda one: (is_compiled(one[1], one[2]), one[0]))
-    return [plan for _, subject, shape in chosen
-            for plan in operators.make_plans([subject], [shape], False, ["cold"], False)]
-
-
-def _shapes(subject: Subject, backend_name: str, quick: bool) -> Sequence[tuple[int, int]]:
-    if quick:
-        return [(64, 128)]
-    return (subject.timed.on_device or subject.timed.shapes) if backend_name == "cupy" else subject.timed.small[:1]
-
-
-def is_compiled(subject: Subject, shape: tuple[int, int]) -> bool:
-    """True if `torch.compile` compiles it, too, which takes some seconds: for the last of the shapes of a device."""
-    shapes = subject.timed.on_device
-    return len(shapes) > 1 and shape == shapes[-1]
-
-
-def ops(args: argparse.Namespace, backend: Backend) -> int:
-    """Norms and cross-entropy beside a copy and beside PyTorch, `torch.compile` and Liger."""
-    rounds = 2 if args.quick else 5
-    copied = operators.measure_copy(backend, rounds)
-    timed = [copied]
-    missing: dict[str, str] = {}
-    for plan in plans_of(backend.name, args.quick):
-        print(plan.name, flush=True)
-        lacking: dict[str, str] = {}
-        try:
-            made = operators.measure(plan, backend, peers_of(plan, args.peer), rounds, copied["gbps"], lacking)
-            timed += made
-            lacking |= {f"{case['side']} in a graph": case["no_event_seconds"] for case in made
-                        if "no_event_seconds" in case}
-        except Exception as error:  # of a kernel, or of CuPy where memory is out; the next plan may run
-            lacking["duoln"] = f"{type(error).__name__}: {error}"
-        missing |= {f"{plan.name}, {peer}": why for peer, why in lacking.items()}
-        save({**make_record("ops", backend, None, copied["gbps"], timed), "missing": missing}, args.json)
-    return 1 if any(what.endswith(", duoln") for what in missing) else 0
-
-
-def peers_of(plan: Plan, asked: Sequence[str]) -> list[str]:
-    """The peers of one plan, of those that are installed."""
-    if "torch" not in asked:
-        return []
-    compiles = ["torch-compile"] if is_compiled(plan.subject, plan.shape) else []
-    liger = ["liger"] if plan.subject.name == "layer_norm" and find_spec("liger_kernel") else []
-    return ["torch", *liger, *compiles]
-
-
-# Sides in processes of their own ----------------------------------------------------------------------
-
-class Comparison(NamedTuple):
-    """Our side and others, which may be missing: what a peer's compiler cannot do is a result."""
-
-    name: str
-    entries: Sequence[Entry]
-    case: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """The entries of a case in a record, from a row of `turns.take_turns`."""
-
-
-_IMPORT_SECONDS = 60.0
-"""For which all sides may load their libraries: the first time, from a disk that nobody has read, that takes long."""
-_TURN_SECONDS = 20.0
-_RUNS = 2
-
-
-def time_comparisons(comparisons: Sequence[Comparison], rounds: int, patience: float,
-                     ) -> Iterator[tuple[Comparison, list[dict[str, Any]], dict[str, str]]]:
-    """Time comparisons in turns between their sides: each with its rows, and the reason for each missing side.
-
-    As many sides start together as there are cores, because a process that loads PyTorch and a device takes seconds.
-    They are timed only when all of them are ready or given up, so that nothing compiles beside a run that is timed.
-
-    Args:
-        comparisons: in order.
-        rounds: turns of each side.
-        patience: seconds for which a side may prepare itself.
-    """
-    waiting = list(comparisons)
-    while waiting:
-        group = [waiting.pop(0)]
-        while waiting and sum(len(c.entries) for c in (*group, waiting[0])) <= (os.cpu_count() or 1):
-            group.append(waiting.pop(0))
-        print(f"starting {', '.join(comparison.name for comparison in group)}", flush=True)
-        started = [[Side(entry) for entry in comparison.entries] for comparison in group]
-        every = [side for sides in started for side in sides]
-        missing: dict[Side, str] = {}
-        try:
-            for wait, seconds in ((Side.imported, _IMPORT_SECONDS), (Side.ready, patience)):
-                until = time.monotonic() + seconds
-                for side in (side for side in every if side not in missing):
-                    try:
-                        wait(side, until - time.monotonic())
-                    except DuolnError as error:
-                        missing[side] = str(error)
-            for comparison, sides in zip(group, started, strict=True):
-                print(f"timing {comparison.name}", flush=True)
-                yield comparison, *_timed(comparison.name, sides, missing, rounds)
-        finally:
-            for side in every:
-                side.close()
-
-
-def _timed(name: str, sides: Sequence[Side], missing: Mapping[Side, str], rounds: int,
-           ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rows and missing sides. Where a side ends while it is timed, the others begin again without it."""
-    reasons = {side.name: missing[side] for side in sides if side in missing}
-    able = [side for side in sides if side not in missing]
-    if sides[0] in missing:
-        return [], reasons
-    try:
-        return take_turns(able, rounds, _RUNS, _TURN_SECONDS), reasons
-    except DuolnError as error:
-        ended = {side: str(error) for side in able if side.ended}
-        if ended:
-            return _timed(name, sides, {**missing, **ended}, rounds)
-        return [], {**reasons, name: str(error)}
-
-
-def _measure(args: argparse.Namespace, kind: str, backend: Backend, comparisons: Sequence[Comparison], patience: float,
-             ) -> int:
-    """Time all comparisons and write the record after each; the exit code is 0 if our side of each of them ran."""
-    copy_gbps = operators.measure_copy(backend)["gbps"]
-    made: list[dict[str, Any]] = []
-    missing: dict[str, str] = {}
-    good = True
-    for comparison, rows, lacking in time_comparisons(comparisons, 2 if args.quick else 5, patience):
-        made += [make_case(copy_gbps=copy_gbps, runs=_RUNS, **comparison.case(row)) for row in rows]
-        missing |= {f"{comparison.name}, {side}": why for side, why in lacking.items()}
-        good = good and bool(rows)
-        save({**make_record(kind, backend, None, copy_gbps, made), "missing": missing}, args.json)
-    return 0 if good else 1
-
-
-# Recurrent layers -------------------------------------------------------------------------------------
-
-LAYERS = (("lstm", Shape(100, 64, 256, 256), False), ("lstm", Shape(100, 64, 256, 256), True),
-          ("lstm", Shape(100, 8, 400, 400), False), ("lstm", Shape(100, 8, 400, 400), True),
-          ("lstm", Shape(30, 64, 620, 1024), True), ("gru", Shape(100, 64, 256, 256), True),
-          ("gru", Shape(30, 64, 620, 1024), True))
+_MIDDLE, _HANDWRITING, _SENTENCES = (100, 64, 256, 256), (100, 8, 400, 400), (30, 64, 620, 1024)
+_LAYERS = (("lstm", _MIDDLE, False), ("lstm", _MIDDLE, True), ("lstm", _HANDWRITING, False),
+           ("lstm", _HANDWRITING, True), ("lstm", _SENTENCES, True), ("gru", _MIDDLE, True), ("gru", _SENTENCES, True))
 """Cell, shape, and whether the gradient is computed too."""
-COMPILED_LAYER = ("lstm", Shape(100, 8, 400, 400), True)
+_COMPILED_LAYER = ("lstm", _HANDWRITING, True)
 """The one whose loop is timed by `torch.compile` too: that takes half a minute to compile."""
-_LAYER_SIDES = ("duoln", "our products alone", "torch loop", "torch.nn.LSTM, no norm", "torch.nn.GRU, no norm")
-_QUICK_LAYERS = (("lstm", Shape(3, 4, 5, 6), True), ("gru", Shape(3, 4, 5, 6), False))
+_STEPS: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("mnist", 128, {"rows": 2560}), ("attentive_reader", 64, {}), ("draw", 128, {}))
+"""Dense layers; an LSTM over a text, in both directions; 64 time steps of two cells with an attention around them.
+`torch.compile` needs minutes for the unrolled time steps of the last two."""
 
 
-def rnn(args: argparse.Namespace, backend: Backend) -> int:
-    """LN-LSTM and LN-GRU beside PyTorch's loop, eager and compiled, and its plain layers."""
-    wanted = [of_layer(*layer, args.backend, args.peer) for layer in (_QUICK_LAYERS if args.quick else LAYERS)]
-    return _measure(args, "rnn", backend, wanted, 40.0)
+def plans(what: str, backend: str, quick: bool, torch: bool) -> list[Plan]:
+    """The rows of a part, the most important first."""
+    if what == "device":
+        from duoln.bench.device import LIMITS
+
+        return [Plan("device", {"name": name}) for name in LIMITS]
+    if what == "ops":
+        return _ops(backend, quick, torch)
+    made = []
+    if what == "rnn":
+        for cell, shape, backward in (("lstm", (3, 4, 5, 6), True), ("gru", (3, 4, 5, 6), False)) if quick else _LAYERS:
+            peers = ["products", *(["steps"] if backend == "cupy" else []), *(["torch"] if torch else [])]
+            peers += ["torch-compile"] if torch and (cell, shape, backward) == _COMPILED_LAYER else []
+            made.append(Plan("rnn", {"cell": cell, "norm": "layer", "shape": shape, "backward": backward}, peers))
+        return made
+    for task, batch, more in (("mnist", 20, {}),) if quick else _STEPS:
+        settings = {"batch_size": batch, "source": "made", **more}
+        peers = ["eager", *(["torch"] if torch and not quick else [])]
+        peers += ["torch-compile"] if torch and not quick and task == "mnist" else []
+        made.append(Plan("train", {"task": task, "variant": "ln", "preset": "smoke" if quick else "paper",
+                                   "settings": settings, "plugins": [task]}, peers))
+    return made
 
 
-def of_layer(cell: str, shape: Shape, backward: bool, backend: str, peers: Sequence[str]) -> Comparison:
-    """The sides of one layer."""
-    entries = [entry for entry in recurrent.entries(cell, "layer", shape, backward, backend, list(peers))
-               if entry.name in _LAYER_SIDES]
-    asked = entries[0].asked
-    if backend == "cupy":  # where the first side walks in one launch
-        entries.append(Entry("duoln, by steps", {**asked, "rule": "cuda steps"}))
-    if "torch" in peers and (cell, shape, backward) == COMPILED_LAYER:
-        entries.append(Entry("torch loop, compiled", {**asked, "peer": "torch", "form": "compiled"}))
-    return Comparison(f"{cell} layer {'x'.join(map(str, shape))} {operators.passes(backward)}", entries,
-                      lambda row: recurrent.case_of(cell, "layer", shape, backward, row))
+def _ops(backend: str, quick: bool, torch: bool) -> list[Plan]:
+    """On an NVIDIA GPU each operator's shapes of a device, the first ones first, those to compile last."""
+    chosen = []
+    for name, timed in groups.operators().items():
+        shapes = (timed.on_device or timed.shapes) if backend == "cupy" else timed.small[:1]
+        for k, shape in enumerate([(64, 128)] if quick else shapes):
+            compiles = len(timed.on_device) > 1 and shape == timed.on_device[-1]
+            liger = ["liger"] if name == "layer_norm" and find_spec("liger_kernel") else []
+            peers = ["torch", *liger, *(["torch-compile"] if compiles else [])] if torch else []
+            chosen.append((compiles, k, name, shape, peers))
+    chosen.sort(key=lambda one: one[:2])
+    return [Plan("ops", {"op": name, "shape": shape, "backward": backward}, peers)
+            for _, _, name, shape, peers in chosen for backward in (False, True)]
 
 
-# Training steps ---------------------------------------------------------------------------------------
-
-class Step(NamedTuple):
-    """A training step of a task."""
-
-    task: str
-    batch: int
-    preset: str = "paper"
-    settings: Mapping[str, Any] = {"source": "made"}
-
-
-STEPS = (Step("mnist", 128, settings={"source": "made", "rows": 2560}), Step("attentive_reader", 64), Step("draw", 128))
-"""Dense layers; an LSTM over a text, in both directions; 64 time steps of two cells with an attention around them."""
-COMPILED_STEP = STEPS[0]
-"""The one that `torch.compile` compiles, too. It needs minutes for the unrolled time steps of the others."""
-_QUICK_STEPS = (Step("mnist", 20, "smoke"),)
-
-
-def steps(args: argparse.Namespace, backend: Backend) -> int:
-    """Whole training steps, eager and compiled, beside PyTorch's; a compiled step of CUDA is one graph."""
-    wanted = [of_step(step, args.backend, [] if args.quick else args.peer)
-              for step in (_QUICK_STEPS if args.quick else STEPS)]
-    return _measure(args, "train", backend, wanted, 60.0)
-
-
-def of_step(step: Step, backend: str, peers: Sequence[str]) -> Comparison:
-    """The sides of one step."""
-    asked: dict[str, Any] = {
-        "kind": "step", "task": step.task, "variant": "ln", "preset": step.preset, "plugins": [step.task],
-        "settings": {"batch_size": step.batch, **step.settings}, "backend": backend, "peer": None}
-    entries = [Entry(f"duoln, {form}", {**asked, "form": form}) for form in ("eager", "compiled")]
-    if "torch" in peers:
-        entries.append(Entry("torch", {**asked, "peer": "torch", "form": "eager"}))
-        if step == COMPILED_STEP:
-            entries.append(Entry("torch, compiled", {**asked, "peer": "torch", "form": "compiled"}))
-    return Comparison(f"{step.task} ln", entries, lambda row: {
-        "op": f"{step.task} ln", "passes": "step", "shape": [step.batch],
-        "settings": {"preset": step.preset, **step.settings}, **of_row(row)})
+def times(args: argparse.Namespace, backend: Backend) -> int:
+    """Time the rows; the exit code is 0 if our side of each of them ran."""
+    kind = {"steps": "train"}.get(args.what, args.what)
+    wanted = plans(args.what, backend.name, args.quick, find_spec("torch") is not None)
+    with Kept(_PATIENCE, _TURN_SECONDS) as sides:
+        bench = Bench(kind, backend, lambda line: print(line, flush=True), None, sides)
+        bench.time(wanted, 2 if args.quick else 5, _RUNS, lambda record: save(record, args.json))
+    return 0 if bench.error is None else 1
 
 
 # compute-sanitizer ------------------------------------------------------------------------------------
@@ -346,18 +187,12 @@ def verdict(code: int | None, output: str) -> dict[str, Any]:
     return {"result": result, "clean": False if code == _FOUND else None, "output": output.strip().splitlines()[-20:]}
 
 
-PARTS = {"device": device, "ops": ops, "rnn": rnn, "steps": steps, "sanitizer": sanitizer}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one part."""
     parser = options("duoln.bench.survey_parts", __doc__.splitlines()[0])
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--peer", action="append", default=[], choices=("torch",))
-    parser.add_argument("--seconds", type=float, default=600.0, metavar="N",
-                        help="for the tools of the sanitizer")
+    parser.add_argument("--what", required=True, choices=("device", "ops", "rnn", "steps", "sanitizer"))
     args = parser.parse_args(argv)
-    return PARTS[args.part](args, runtime.backend(args.backend))
+    return (sanitizer if args.what == "sanitizer" else times)(args, runtime.backend(args.backend))
 
 
 if __name__ == "__main__":

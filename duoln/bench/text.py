@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from duoln.bench.records import quantiles, ratios
+
 CLOCKS = {"wall_slope": "wall time a launch", "wall_run": "wall time a run"}
 """The meaning of each clock of a record."""
 _SHORT = {"forward": "fwd", "forward+backward": "fwd+bwd", "step": "step"}
@@ -40,14 +42,32 @@ def varying(cases: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str
     return [key for key in keys if len({case[key] for case in cases}) > 1]
 
 
-def operator_table(cases: Sequence[Mapping[str, Any]]) -> tuple[str, list[str], list[list[str]]]:
-    """Title, headings and rows for the cases of one operator."""
-    ours = [case for case in cases if case["rule"] is not None]
-    one_rule, one_cache = not varying(ours, ["rule"]), not varying(cases, ["cache"])
-    apart = [*varying(cases, ["side"]), *([] if one_rule else ["rule"])]
-    common = [*([cases[0]["cache"]] if one_cache else []), *([f"rule: {ours[0]['rule']}"] if ours and one_rule else [])]
-    rows = [[work(case) + ("" if one_cache else f" {case['cache']}"), *(case[key] or "-" for key in apart),
-             duration(case["median"]), f"{case['mad'] / case['median']:.0%}", f"{case['gbps']:.1f}",
-             share(case["fraction_of_copy"]), f"{case['max_error']:.0e}"] for case in cases]
-    title = f"{cases[0]['op']} ({', '.join(common)})" if common else cases[0]["op"]
-    return title, ["case", *apart, "time", "+-", "GB/s", "of copy", "error"], rows
+def table(cases: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of cases, those of one work below each other. A column that says nothing is left out."""
+    lines = [{
+        "work": f"{case['op']} {work(case)}", "side": case["side"], "time": duration(case["median"]),
+        "+-": f"{case['mad'] / case['median']:.0%}",
+        "duoln / side": f"{case['ratio']:.2f}" if case.get("ratio", 1.0) != 1.0 else "",
+        "quartiles": _quartiles(cases, case), "rule": case["rule"] or "",
+        "GB/s": f"{case['gbps']:.1f}" if case["gbps"] else "", "of copy": share(case["fraction_of_copy"]).strip("-"),
+        "on device": duration(case["event_seconds"]) if "event_seconds" in case else "",
+        "peak MiB": f"{case['facts']['peak_bytes'] / 2 ** 20:.0f}" if _has_peak(case) else ""} for case in cases]
+    headings = [name for name in (lines[0] if lines else ()) if any(line[name] for line in lines)]
+    for before, line in zip(reversed(lines[:-1]), reversed(lines[1:]), strict=True):
+        if line["work"] == before["work"]:
+            line["work"] = ""
+    return headings, [[line[name] for name in headings] for line in lines]
+
+
+def _quartiles(cases: Sequence[Mapping[str, Any]], case: Mapping[str, Any]) -> str:
+    """The quartiles of the ratios of ours to a side, over turns."""
+    keys = ("op", "pass", "shape", "settings", "cache")
+    ours = next((each for each in cases if all(each[key] == case[key] for key in keys)), case)
+    if ours is case or len(ours["samples"]) != len(case["samples"]):
+        return ""
+    low, high = quantiles(ratios(ours["samples"], case["samples"]), 0.25, 0.75)
+    return f"{low:.2f} - {high:.2f}"
+
+
+def _has_peak(case: Mapping[str, Any]) -> bool:
+    return case["cache"] == "running" and case.get("facts", {}).get("peak_bytes") is not None

@@ -7,6 +7,7 @@ is timed, the sides must agree on what they compute.
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from duoln import errors
 from duoln.bench.clock import events
-from duoln.bench.records import ratio, spread
+from duoln.bench.records import ratio
 from duoln.errors import DuolnError, MemoryExhaustedError
 from duoln.system import processes
 
@@ -41,45 +42,42 @@ class Entry(NamedTuple):
 
 
 class Side:
-    """One process, which makes runs when it is asked to. It starts at once; `ready` waits until it can."""
+    """One process, which makes runs when it is asked to. It starts at once; `prepare` waits until it can."""
 
     def __init__(self, entry: Entry) -> None:
         self.name, self.checked = entry.name, entry.checked
         self.facts: dict[str, Any] = {}
+        library = json.dumps({key: entry.asked.get(key) for key in ("peer", "backend")})
         self._process = subprocess.Popen(
-            processes.command("duoln.bench.timed_process", json.dumps(dict(entry.asked))), text=True,
+            processes.command("duoln.bench.timed_process", library), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=processes.environment(entry.environment))
         self.samples: list[float] = []
         self.device_samples: list[float] = []
         self._imported = False
+        self._asked: Mapping[str, Any] | None = None
 
-    def ask(self, asked: Mapping[str, Any]) -> None:
-        """Let the process prepare other work; `ready` waits for it."""
-        self._send(dict(asked))
-
-    def imported(self, seconds: float | None = None) -> None:
-        """Wait until the process has loaded its libraries, which takes the longer the more processes do so.
+    def prepare(self, entry: Entry, seconds: float | None = None) -> None:
+        """Let the process prepare this work, and take what it says about itself.
 
         Args:
-            seconds: how long to wait; None for as long as it takes.
+            entry: the work, of the same name and environment.
+            seconds: how long to wait for it, and for the libraries before it; None for as long as it takes.
 
         Raises:
-            DuolnError: it has stopped, or takes longer. It has been ended then.
+            DuolnError: the process has stopped, or takes longer. It has been ended then.
         """
         if not self._imported:
             self._answer(seconds)
             self._imported = True
-
-    def ready(self, seconds: float | None = None) -> None:
-        """Wait until the process has prepared its work, and take what it says about itself. Arguments and errors are
-        those of `imported`.
-        """
-        self.imported(seconds)
-        self.facts = self._answer(seconds)
+        self.checked = entry.checked
+        if self._asked != entry.asked:  # it may have prepared the same, such as a copy
+            self._send(dict(entry.asked))
+            self.facts = self._answer(seconds)
+            self._asked = entry.asked
 
     def runs(self, count: int, seconds: float) -> list[float]:
-        """The seconds of each of `count` runs, which together may take `seconds`; errors as those of `imported`."""
+        """The seconds of a call of each of `count` runs, which together may take `seconds`; errors as of `prepare`."""
         self._send(count)
         taken: list[float]
         taken, device_seconds = self._answer(seconds)
@@ -144,7 +142,16 @@ class Side:
 
 
 class Kept(dict[str, Side]):
-    """Sides by their names. Their processes stay for the next comparison, because it takes seconds to start one."""
+    """Sides by their names. Their processes stay for the next comparison, because it takes seconds to start one.
+
+    Args:
+        patience: seconds for which a side may prepare itself, or load its libraries; None for as long as it takes.
+        longest: seconds of the runs of a turn.
+    """
+
+    def __init__(self, patience: float | None = None, longest: float = _LONGEST_TURN) -> None:
+        super().__init__()
+        self._patience, self._longest = patience, longest
 
     def __enter__(self) -> Kept:
         return self
@@ -153,56 +160,57 @@ class Kept(dict[str, Side]):
         for side in self.values():
             side.close()
 
-    def time(self, entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
-        """Time the entries as `time_in_turns` does. The sides of a name have one environment."""
+    def time(self, entries: Sequence[Entry], rounds: int, runs: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Time the entries in turns. Each gives a row with every sample, and the ratio of the first row's time to its
+        own. The second result are the reasons why sides beside the first cannot be timed, by their names.
+
+        All libraries are loaded side by side; nothing prepares itself beside a run that is timed.
+
+        Raises:
+            DuolnError: the first side cannot run, or another does not agree with it.
+        """
+        missing: dict[str, str] = {}
         for entry in entries:
-            if entry.name in self and not self[entry.name].ended:
-                self[entry.name].ask(entry.asked)
-            else:
+            if entry.name not in self or self[entry.name].ended:
                 self[entry.name] = Side(entry)
-            self[entry.name].ready()
-        return take_turns([self[entry.name] for entry in entries], rounds, runs)
+        for entry in entries:
+            try:
+                self[entry.name].prepare(entry, self._patience)
+            except DuolnError as error:
+                if entry is entries[0]:
+                    raise
+                missing[entry.name] = str(error)
+        able = [self[entry.name] for entry in entries if entry.name not in missing]
+        while True:
+            try:
+                return self._take_turns(able, rounds, runs), missing
+            except DuolnError as error:
+                ended = {side.name: str(error) for side in able if side.ended}
+                if not ended or able[0].ended:
+                    raise
+                missing |= ended  # the others begin again without it
+                able = [side for side in able if not side.ended]
 
-
-def time_in_turns(entries: Sequence[Entry], rounds: int, runs: int) -> list[dict[str, Any]]:
-    """Time the entries in turns. Each gives a row with every sample, and the ratio of the first row's time to its own.
-
-    Raises:
-        DuolnError: a side cannot run, or does not agree with the first one.
-    """
-    with Kept() as sides:
-        return sides.time(entries, rounds, runs)
-
-
-def take_turns(sides: Sequence[Side], rounds: int, runs: int, seconds: float = _LONGEST_TURN) -> list[dict[str, Any]]:
-    """Time sides that are ready, as `time_in_turns` does. A turn that takes longer than `seconds` ends its side."""
-    for side in sides:
-        side.samples.clear()
-        side.device_samples.clear()
-    for side in sides[1:]:
-        if side.checked:
-            check_agreement(sides[0], side)
-    for _ in range(rounds):
+    def _take_turns(self, sides: Sequence[Side], rounds: int, runs: int) -> list[dict[str, Any]]:
         for side in sides:
-            side.samples.append(spread(side.runs(runs, seconds))["median"])
-    rows = [{"name": s.name, "samples": list(s.samples), "facts": s.facts, **spread(s.samples),
-             "events": events(s.device_samples, s.facts.get("no_graph"))} for s in sides]
-    for row in rows:
-        row["ratio"] = ratio(rows[0], row)
-    return rows
+            side.samples, side.device_samples = [], []
+        for side in sides[1:]:
+            if side.checked:
+                check_agreement(sides[0], side)
+        for _ in range(rounds):
+            for side in sides:
+                side.samples.append(statistics.median(side.runs(runs, self._longest)))
+        return [{"side": s.name, "samples": s.samples, "facts": s.facts, "ratio": ratio(sides[0].samples, s.samples),
+                 **events(s.device_samples, s.facts.get("no_graph"))} for s in sides]
 
 
 def check_agreement(ours: Any, theirs: Any) -> None:
     """Raises DuolnError unless two sides computed the same figures; those of a training are losses of its updates."""
     pairs = list(zip(ours.facts["checks"], theirs.facts["checks"], strict=True))
-    updates = ours.facts.get("checked_updates", False)
+    updates = ours.facts.get("is_training", False)
     for k, (a, b) in enumerate(pairs):
         tolerance = _LATER_TOLERANCE if updates and k >= 2 else _TOLERANCE
         if not abs(a - b) <= tolerance * max(abs(a), 1e-3):
             raise DuolnError(f"[bench] figure {k + 1} of {len(pairs)}: duoln has {a:.6g}, {theirs.name} {b:.6g}; "
                              "they do not compute the same thing, so their times mean nothing")
 
-
-def with_allocators(name: str, asked: Mapping[str, Any], checked: bool = True) -> list[Entry]:
-    """Two entries of one peer: with the allocator settings of duoln, and as it is installed."""
-    return [Entry(name, asked, KEEP_MEMORY, checked), Entry(f"{name} as installed", asked, {}, checked)]

@@ -284,8 +284,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve; or compile, try, and write the file."""
     parser = options("duoln.testing.prover", __doc__.splitlines()[0], json_required=False)
     parser.add_argument("--what", choices=("ladder", "selftest", "graphs", "repeats"), default="selftest")
-    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N",
-                        help="what has not begun by then is left out")
     parser.add_argument("--small", action="store_true", help="a small case of each rule, in this process")
     parser.add_argument("--no-pool", action="store_true", help="each array has memory of its own, for memcheck")
     args = parser.parse_args(argv)

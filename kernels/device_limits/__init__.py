@@ -1,4 +1,4 @@
-"""Small kernels that measure the device itself, not an operator; `cuda` runs those of CUDA."""
+"""Small kernels that measure the device itself, not an operator; `duoln.bench` runs them."""
 
 from __future__ import annotations
 

@@ -1,57 +1,81 @@
-"""The benchmark of a training step: its record, its check of the peer, and its errors. Nothing here is timed."""
+"""`duoln bench`: rows in turns, their record and table, and errors. Nothing here is timed."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 
-import numpy as np
 import pytest
-from conftest import PATIENCE
 
-from duoln.bench import turns
-from duoln.bench.records import ratio, spread
-from duoln.bench.recurrent import arrays_for
+from duoln.bench import groups, running, turns
+from duoln.bench.records import ratio, ratios, spread
 from duoln.bench.schema import check_record, load
-from duoln.bench.turns import Entry, Side, check_agreement
+from duoln.bench.turns import Entry, Kept, Side, check_agreement
 from duoln.cli import main
 from duoln.errors import DuolnError, MemoryExhaustedError, UsageError
 from duoln.kernels import native
-from duoln.kernels.attention import cases as attention_cases
-from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
+from duoln.kernels.device_limits import memory
 from duoln.testing import check_error
 
 SMALL = ["--set", "source=made", "--set", "hidden=16", "--set", "rows=200", "--batch-size", "32"]
+SIZES = {"rnn": ["--shape", "3,2,4,5"], "attention": ["--shape", "2,2,9,4"], "language-model": ["--sizes", "5,3,16,11"], "train": SMALL,
+         "ops": ["--op", "layer_norm", "--shape", "64,64", "--shape", "300,300"], "wide": ["small-add"]}
 
 
-def _bench(*args, cwd):
-    return subprocess.run([sys.executable, "-m", "duoln", "bench", "train", *SMALL, *args], cwd=cwd, text=True,
-                          capture_output=True, check=False, timeout=PATIENCE, env={**os.environ, "COLUMNS": "100"})
+@pytest.fixture(scope="module", autouse=True)
+def _small_copy():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "COPIED", (256, 256))
+        yield
 
 
 @pytest.mark.long
-def test_a_record_holds_samples_and_what_they_depend_on(tmp_path):
-    out = _bench("--rounds", "2", "--runs", "3", "--json", "record.json", "--label", "here", cwd=tmp_path)
-    assert out.returncode == 0, out.stderr
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_record_holds_samples_and_what_they_depend_on(kind, tmp_path, capsys):
+    assert main(["bench", kind, *SIZES[kind], "--rounds", "2", "--runs", "2", "--backend", "numpy", "--json", str(tmp_path / "record.json"),
+                 "--append", str(tmp_path / "timings.jsonl"), "--label", "here"]) == 0
+    out, err = capsys.readouterr()
     record = load(tmp_path / "record.json")
-    assert record["kind"] == "train" and record["label"] == "here"
-    [case] = record["cases"]
-    assert (case["op"], case["pass"], case["shape"], case["clock"]) == ("mnist ln", "step", [32], "wall_run")
-    assert case["settings"] == {"source": "made", "hidden": 16, "rows": 200} and case["runs"] == 3
-    assert len(case["samples"]) == 2 and case["p10"] <= case["median"] <= case["p90"] and case["ratio"] == 1.0
-    assert {"duoln", "numpy", "blas_core", "flags", "backend"} <= case["facts"].keys()
-    assert "duoln / side" in out.stdout and "duoln / side" not in out.stderr
+    assert record["kind"] == kind and record["label"] == "here" and len((tmp_path / "timings.jsonl").read_text().splitlines()) == len(record["cases"])
+    copied, *cases = record["cases"]
+    assert copied["op"] == "copy" and copied["gbps"] == pytest.approx(record["copy_gbps"])
+    for case in cases:
+        assert case["clock"] == "wall_run" and case["runs"] == 2 and len(case["samples"]) == 2 and case["p10"] <= case["median"] <= case["p90"]
+        assert {"duoln", "numpy", "blas_core", "flags", "backend", "calls"} <= case["facts"].keys() and case["ratio"] == 1.0
+    expected = {
+        "rnn": [("lstm layer", "forward+backward", [3, 2, 4, 5], "running")], "attention": [("attention", "forward+backward", [2, 2, 9, 4], "running")],
+        "language-model": [("language model, an update", "step", [5, 3, 16, 11], "running"),
+                           ("language model, 50 sampled tokens", "forward", [5, 3, 16, 11], "running")],
+        "train": [("mnist ln", "step", [32], "running")], "wide": [("wide small-add", "forward", [8, 64], "running")],
+        "ops": [("layer_norm", passes, shape, cache) for shape, cache in (([64, 64], "warm"), ([300, 300], "cold")) for passes in ("forward", "forward+backward")]}
+    assert [(case["op"], case["pass"], case["shape"], case["cache"]) for case in cases] == expected[kind]
+    compiled = native.machine_refusal() is None
+    rules = {"rnn": "compiled walk" if compiled else "fused steps", "attention": "compiled" if compiled else "composed"}
+    assert kind not in rules or (cases[0]["rule"] == rules[kind] and cases[0]["gflops"] > 0)
+    if kind == "train":
+        assert cases[0]["settings"] == {"source": "made", "hidden": 16, "rows": 200}
+    assert expected[kind][0][0] in out and "100% is " in out and "100% is" not in err and "(1 of " in err
+
+
+@pytest.mark.long
+@pytest.mark.peers
+def test_the_sides_of_a_language_model(capsys):
+    assert main(["bench", "language-model", "--peer", "torch", *SIZES["language-model"], "--rounds", "1", "--runs", "1", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    record = json.loads(out)
+    check_record(record, "stdout")
+    sides = ["duoln", "torch, LSTM of duoln.bridge", "torch, LN-LSTM by cells", "torch.nn.LSTM, no norm"]
+    assert [case["side"] for case in record["cases"][1:]] == sides * 2 and "duoln / side" in err
 
 
 def test_statistics():
     assert spread([3.0, 1.0, 2.0])["median"] == 2.0
-    assert ratio({"samples": [1.0, 4.0, 9.0]}, {"samples": [2.0, 4.0, 3.0]}) == 1.0  # of pairs, not of medians
+    assert ratio([1.0, 4.0, 9.0], [2.0, 4.0, 3.0]) == 1.0  # of pairs, not of medians
+    assert ratios([1.0, 4.0, 9.0], [2.0, 4.0, 3.0]) == [0.5, 1.0, 3.0]
 
 
 class _Side:
     def __init__(self, figures, updates=False):
-        self.name, self.facts = "peer", {"checks": figures, "checked_updates": updates}
+        self.name, self.facts = "peer", {"checks": figures, "is_training": updates}
 
 
 def test_a_peer_that_computes_something_else_is_not_timed():
@@ -67,9 +91,9 @@ def test_losses_of_later_updates_may_differ_by_what_a_network_makes_of_rounding(
 
 @pytest.mark.long
 def test_a_side_that_stops_says_why():
-    asked = {"kind": "train", "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0},
-             "backend": None, "peer": None, "plugins": None}
-    check_error(UsageError, lambda: Side(Entry("duoln", asked)).ready(), "duoln: [", "batch_size")
+    entry = Entry("duoln", {"group": "train", "peer": None, "backend": None, "row": {
+        "task": "mnist", "variant": "ln", "preset": None, "settings": {"batch_size": 0}}})
+    check_error(UsageError, lambda: Side(entry).prepare(entry), "duoln: [", "batch_size")
 
 
 @pytest.mark.long
@@ -81,16 +105,17 @@ def test_an_error_of_a_side_keeps_its_kind(program, kind, words, monkeypatch):
     program = f"from duoln.bench import timed_process; timed_process._answer = lambda: exec({program!r}); timed_process.main()"
     monkeypatch.setattr(turns.processes, "command", lambda *words: [sys.executable, "-c", program])
     with pytest.raises(DuolnError, match=re.escape(words)) as caught:
-        Side(Entry("ours", {})).ready()
+        Side(Entry("ours", {})).prepare(Entry("ours", {}))
     assert type(caught.value) is kind
 
 
 @pytest.mark.long
-def test_a_case_that_fails_loses_no_earlier_one(tmp_path, capsys):
+def test_a_row_that_fails_loses_no_earlier_one(tmp_path, capsys):
     code = main(["bench", "rnn", "--shape", "5,4,8,16", "--shape", "1,1,100000000,1000000", "--rounds", "1", "--runs", "1",
                  "--backend", "numpy", "--json", str(tmp_path / "part.json")])
-    assert code == MemoryExhaustedError.exit_code and "no memory left" in capsys.readouterr().err
-    assert [case["shape"] for case in json.loads((tmp_path / "part.json").read_text())["cases"]] == [[5, 4, 8, 16]] * 2
+    assert code == MemoryExhaustedError.exit_code and "duoln was not timed" in capsys.readouterr().err
+    record = load(tmp_path / "part.json")
+    assert [case["shape"] for case in record["cases"][1:]] == [[5, 4, 8, 16]] and len(record["missing"]) == 1
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -100,114 +125,132 @@ def test_a_case_that_fails_loses_no_earlier_one(tmp_path, capsys):
     (("train", "--peer", "torch-fused"), "--peer needs PyTorch, which is not installed"),
     (("wide", "--peer", "jax"), "--peer jax needs JAX, which is not installed")])
 def test_a_wrong_option_is_told_before_anything_is_timed(words, message, monkeypatch, capsys):
-    for module in ("duoln.bench.operators_torch", "duoln.cli.bench.options"):
+    for module in ("duoln.bench.in_torch", "duoln.cli.bench.rows"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None)
     monkeypatch.setattr(turns, "Side", None)
     assert main(["bench", *words, "--backend", "numpy"]) == 2 and message in capsys.readouterr().err
 
 
-@pytest.mark.long
-def test_recurrent_layers(tmp_path):
-    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", "lstm", "--cell", "gru", "--cell", "rnn",
-                          "--norm", "layer", "--shape", "3,2,4,5", "--rounds", "2", "--runs", "2", "--json", "-"],
-                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)
-    record = json.loads(out.stdout)
+class _Simulated:
+    """A side in the place of a process, of a name that says what it does, with invented figures."""
+
+    events: list
+
+    def __init__(self, entry):
+        self.name, self.ended, self.samples, self.device_samples = entry.name, False, [], []
+        self.events.append(f"start {self.name}")
+
+    def prepare(self, entry, seconds):
+        self.checked, self.entry = entry.checked, entry
+        self.facts = {"checks": entry.asked.get("checks", [1.0]), "warmups": 1}
+        self.events.append(f"prepare {self.name}")
+        if self.name == entry.asked.get("breaks") or entry.asked.get("row") == {"name": "exp"}:
+            raise DuolnError(f"[bench] {self.name} stopped")
+
+    def runs(self, count, seconds):
+        self.events.append(f"run {self.name}")
+        if self.name == self.entry.asked.get("hangs"):
+            self.ended = True
+            raise DuolnError(f"[bench] {self.name} gave no answer in its time")
+        return [2e-3 if self.name == "duoln" else 1e-3] * count
+
+    def close(self):
+        self.events.append(f"close {self.name}")
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    monkeypatch.setattr(turns, "Side", _Simulated)
+    monkeypatch.setattr(_Simulated, "events", [], raising=False)
+    return _Simulated.events
+
+
+def _timed(sides, *rows):
+    return [sides.time([Entry(name, row) for name in ("duoln", "peer")], 2, 1) for row in rows]
+
+
+def test_sides_start_together_stay_for_other_rows_and_take_turns(simulated):
+    with Kept() as sides:
+        _, (second, missing) = _timed(sides, {}, {})
+    of_row = ["prepare duoln", "prepare peer", *["run duoln", "run peer"] * 2]
+    assert simulated == ["start duoln", "start peer", *of_row, *of_row, "close duoln", "close peer"]
+    assert [(row["side"], row["samples"], row["ratio"]) for row in second] == [("duoln", [2e-3] * 2, 1.0), ("peer", [1e-3] * 2, 2.0)] and not missing
+
+
+def test_a_peer_that_cannot_run_is_missing_and_the_rest_is_timed(simulated):
+    with Kept() as sides:
+        [(rows, missing)] = _timed(sides, {"breaks": "peer"})
+    assert [row["side"] for row in rows] == ["duoln"] and missing == {"peer": "[bench] peer stopped"}
+
+
+def test_a_peer_that_hangs_is_missing_the_others_begin_again_and_it_is_started_anew(simulated):
+    with Kept() as sides:
+        (rows, missing), _ = _timed(sides, {"hangs": "peer"}, {})
+    assert len(rows[0]["samples"]) == 2 and missing == {"peer": "[bench] peer gave no answer in its time"}
+    assert simulated.count("start peer") == 2 and simulated.count("start duoln") == 1
+
+
+@pytest.mark.parametrize(("row", "words"), [({"breaks": "duoln"}, "duoln stopped"), ({"hangs": "duoln"}, "duoln gave no answer")])
+def test_without_our_side_nothing_is_timed(simulated, row, words):
+    with Kept() as sides:
+        check_error(DuolnError, lambda: _timed(sides, row), words)
+
+
+def test_rows_that_fail_are_told_and_the_others_are_timed(simulated, monkeypatch, capsys):
+    monkeypatch.setattr("duoln.bench.in_torch.check_installed", lambda: None)
+    assert main(["bench", "wide", "gelu", "exp", "losses", "--peer", "torch", "--backend", "numpy", "--json", "-"]) == 1
+    out, err = capsys.readouterr()
+    record = json.loads(out)
     check_record(record, "stdout")
-    sides = ("duoln", "our products alone")
-    assert [(c["op"], c["side"], c["shape"]) for c in record["cases"]] == [
-        (f"{cell} layer", side, [3, 2, 4, 5]) for cell in ("lstm", "gru", "rnn") for side in sides]
-    ours, products = (record["cases"][k::2] for k in range(2))
-    rule = "fused steps" if native.machine_refusal() else "compiled walk"
-    assert all(c["rule"] == rule and c["source"] and c["gflops"] > 0 for c in ours)
-    assert all(c["rule"] is None and c["source"] is None for c in products)
+    names = ["gelu", *groups.WIDE_NAMES["losses"]]
+    assert [(case["op"], case["side"], case["ratio"]) for case in record["cases"][1:]] == [
+        (f"wide {name}", side, ratio) for name in names for side, ratio in (("duoln", 1.0), ("torch", 2.0))]
+    assert "duoln was not timed: [bench] duoln stopped" in err and "2.00" in err and len(record["missing"]) == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.long), ("--causal", "--forward")], ids=str)
-def test_attention(options, tmp_path):
-    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "attention", "--shape", "2,2,9,4", "--rounds", "2", "--runs", "2", "--json", "-", *options],
-                         cwd=tmp_path, text=True, capture_output=True, check=True, timeout=PATIENCE)
-    record = json.loads(out.stdout)
-    check_record(record, "stdout")
-    [case] = record["cases"]
-    assert (case["op"], case["side"], case["shape"]) == ("attention" + " causal" * bool(options), "duoln", [2, 2, 9, 4])
-    assert case["rule"] == ("composed" if native.machine_refusal() else "compiled") and case["gflops"] > 0
+def test_a_row_whose_copy_cannot_be_timed_fails(simulated, monkeypatch, capsys):
+    prepare = _Simulated.prepare
+
+    def without_copy(side, entry, seconds):
+        if side.name == "copy":
+            raise DuolnError("[bench] no memory for it")
+        prepare(side, entry, seconds)
+
+    monkeypatch.setattr(_Simulated, "prepare", without_copy)
+    assert main(["bench", "wide", "small-add", "--backend", "numpy"]) == 1
+    assert "duoln was not timed: [bench] no memory for it" in capsys.readouterr().err
 
 
-def test_products_of_attention_are_counted():
-    shape = attention_cases.Shape(2, 3, 4, 5)
-    assert attention_cases.flops(shape, causal=False, backward=False) == 2 * 2 * 3 * 2 * 4 * 4 * 5
-    assert attention_cases.flops(shape, causal=True, backward=True) == 7 * 2 * 3 * 2 * 4 * 4 * 5 // 2
-    assert attention_cases.least_bytes(shape) == 4 * (3 * 2 * 3 * 4 * 5 + 2 * 3 * 4 * 5) and attention_cases.scores_bytes(shape) == 4 * 2 * 3 * 4 * 4
+def test_a_copy_is_in_words(be, monkeypatch):
+    words = running.copy_words(20.0, be)
+    if not running.on_cpu(be):
+        assert words == "a copy, 20.0 GB/s"
+    elif native.machine_refusal() is None:
+        assert words == "a streaming copy, 20.0 GB/s"
+    monkeypatch.setattr(memory, "refusal", lambda: "DUOLN_NATIVE=0 is set")
+    if running.on_cpu(be):
+        assert running.copy_words(20.0, be).endswith("because DUOLN_NATIVE=0 is set)")
 
 
-@pytest.mark.few
-@pytest.mark.peers
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_agrees_where_torch_is_installed(causal, tmp_path):
-    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "attention", "--peer", "torch", "--shape", "2,3,33,8", "--rounds", "1", "--runs", "1", "--json", "-",
-                          *["--causal"] * causal], cwd=tmp_path, text=True, capture_output=True, check=False, timeout=PATIENCE)
-    assert out.returncode == 0, out.stderr
-    _check_peers(json.loads(out.stdout)["cases"], ["torch", "torch as installed", "torch, written out"])
+@pytest.mark.parametrize(("asked", "small"), [((), True), (("--small",), True), (("--full",), False)])
+def test_a_cpu_takes_the_small_tables_by_itself(asked, small, simulated, capsys):
+    assert main(["bench", "ops", "--backend", "numpy", "--rounds", "1", "--op", "rms_norm", "--forward", *asked]) == 0
+    rms_norm = groups.operators()["rms_norm"]
+    shapes = rms_norm.small if small else rms_norm.shapes
+    lines = [line for line in capsys.readouterr().err.splitlines() if " of " in line and line.startswith("rms_norm")]
+    assert [line.split()[2] for line in lines] == [f"{rows}x{width}," for rows, width in shapes]
 
 
-@pytest.mark.peers
-def test_a_language_model_agrees_where_torch_is_installed(tmp_path):
-    """Losses of updates, and logits of tokens, with those of the loop over cells; the sides that are compared are all there."""
-    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "language-model", "--peer", "torch", "--sizes", "5,3,16,11", "--rounds", "1", "--runs", "1",
-                          "--json", "-"], cwd=tmp_path, text=True, capture_output=True, check=False, timeout=PATIENCE)
-    assert out.returncode == 0, out.stderr
-    record = json.loads(out.stdout)
-    check_record(record, "stdout")
-    sides = ["duoln, compiled", "duoln", "torch, LSTM of duoln.bridge", "torch, LN-LSTM by cells", "torch.nn.LSTM, no norm"]
-    assert [(case["op"].split(", ", 1)[1], case["side"]) for case in record["cases"]] == [
-        (what, side) for what in ("an update", "50 sampled tokens") for side in sides]
+LOADED, FACTS, SLEEPS = "print('\"imported\"', flush=True); ", "print('{}', flush=True); ", "import time; time.sleep(3600)"
 
 
-def test_products_with_made_weights_are_as_large_as_their_inputs():
-    made = arrays_for("lstm", "none", Shape(1, 2, 100, 400))
-    assert np.std(made["w_x"]) == pytest.approx(0.1, rel=0.05) and np.std(made["w_h"]) == pytest.approx(0.05, rel=0.05)
-
-
-def test_products_are_counted():
-    assert least_bytes("rnn", Shape(2, 3, 4, 5)) == 4 * (2 * 3 * (4 + 10 + 5) + 9 * 5)
-    assert flops("lstm", Shape(2, 3, 4, 5), backward=False) == 2 * 2 * 3 * (4 + 5) * 20
-    assert flops("gru", Shape(2, 3, 4, 5), backward=True) == 3 * 2 * 2 * 3 * (4 + 5) * 15
-
-
-def _check_peers(cases, names):
-    """The peers of these names are PyTorch's, and their figures are equal to ours."""
-    ours, *others = cases
-    assert ours["side"] == "duoln" and np.ptp(ours["facts"]["checks"]) > 0
-    peers = [case for case in others if case["side"] in names]
-    assert [case["side"] for case in peers] == names
-    for case in peers:
-        assert case["facts"]["library"].startswith("torch ") and case["samples"]
-        assert case["facts"]["checks"] == pytest.approx(ours["facts"]["checks"], rel=1e-4)
-
-
-@pytest.mark.few
-@pytest.mark.peers
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-@pytest.mark.parametrize("norm", ["layer", "none"])
-def test_recurrent_peers_agree_where_torch_is_installed(cell, norm, tmp_path):
-    out = subprocess.run([sys.executable, "-m", "duoln", "bench", "rnn", "--cell", cell, "--norm", norm, "--peer", "torch",
-                          "--shape", "3,2,4,5", "--rounds", "1", "--runs", "1", "--json", "-"], cwd=tmp_path, text=True,
-                         capture_output=True, check=False, timeout=PATIENCE)
-    assert out.returncode == 0, out.stderr
-    _check_peers(json.loads(out.stdout)["cases"], ["torch loop", "torch loop as installed", "torch loop, hoisted"])
-
-
-@pytest.mark.few
-@pytest.mark.peers
-@pytest.mark.parametrize("peer", ["torch", "torch-fused"])
-def test_the_peer_agrees_where_it_is_installed(peer, tmp_path):
-    losses = set()
-    for variant in ("none", "bn", "ln"):
-        out = _bench("--rounds", "1", "--runs", "2", "--peer", peer, "--variant", variant, "--json", "-", cwd=tmp_path)
-        assert out.returncode == 0, out.stderr
-        cases = json.loads(out.stdout)["cases"]
-        assert {c["op"] for c in cases} == {f"mnist {variant}"}
-        _check_peers(cases, [peer, f"{peer} as installed"])
-        losses.add(tuple(cases[0]["facts"]["checks"]))
-    assert len(losses) == 3  # each variant is a function of its own
+@pytest.mark.parametrize(("code", "wait"), [
+    (SLEEPS, lambda side: side.prepare(Entry("a compiler", {}), 0.1)),
+    (LOADED + SLEEPS, lambda side: side.prepare(Entry("a compiler", {}), 5)),
+    (LOADED + FACTS + SLEEPS, lambda side: (side.prepare(Entry("a compiler", {})), side.runs(1, 0.1)))], ids=["imports", "prepares", "runs"])
+def test_a_side_that_takes_too_long_is_ended(code, wait, monkeypatch):
+    monkeypatch.setattr(turns, "_LEAST_SECONDS", 0.1)
+    monkeypatch.setattr(turns.processes, "command", lambda *words: [sys.executable, "-c", code])
+    side = Side(Entry("a compiler", {}))
+    check_error(DuolnError, lambda: wait(side), "a compiler gave no answer in its time")
+    assert side.ended

@@ -9,10 +9,9 @@ import pytest
 from bench import made
 from conftest import NAMES, PATIENCE
 
-from duoln.bench import clock, compare, subjects, text
+from duoln.bench import compare, groups, row as rows_of, text
 from duoln.bench.schema import CLOCKS
 from duoln.cli import main
-from duoln.cli.bench import operators
 from duoln.errors import UsageError
 from duoln.kernels import native
 from duoln.runs.commit import commit_words
@@ -26,12 +25,10 @@ def folder(tmp_path_factory):
         pytest.skip("MLX is not under test")
     folder = tmp_path_factory.mktemp("records")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "SAMPLE_SECONDS", 1e-3)
-        patch.setattr(subjects, "CACHE_BYTES", 1 << 20)
-        patch.setattr(subjects, "COPY", subjects.COPY._replace(timed=subjects.COPY.timed._replace(shapes=((256, 256),))))
-        patch.setattr("duoln.bench.operators.COPY", subjects.COPY)
+        patch.setattr(rows_of, "CACHE_BYTES", 1 << 20)
+        patch.setattr(groups, "COPIED", (256, 256))
         for name in ("numpy", "mlx"):
-            code = main(["bench", "ops", "--backend", name, "--shape", "8,16", "--shape", "64,256", "--rounds", "3",
+            code = main(["bench", "ops", "--backend", name, "--shape", "8,16", "--shape", "64,256", "--rounds", "3", "--runs", "1",
                          "--json", str(folder / f"{name}.json"), "--label", f"here, {name}",
                          "--append", str(folder / "timings.jsonl")])
             assert code == 0
@@ -47,11 +44,12 @@ def _compare(*args):
     return main(["compare", *map(str, args)])
 
 
-def test_each_operator_has_a_table_of_its_own(capsys):
-    operators._show_operators([made.CASE, {**made.CASE, "op": "copy", "shape": [9, 9]}], data=True)
-    stdout = capsys.readouterr().out
-    places = [stdout.index(words) for words in ("layer_norm (", "8x16", "copy (", "9x9")]
-    assert places == sorted(places)
+def test_a_table_has_the_sides_of_a_work_below_each_other():
+    headings, rows = text.table([{**made.CASE, "ratio": 1.0}, {**made.CASE, "side": "torch", "rule": None, "ratio": 0.5, "samples": [4e-3, 2e-3, 4e-3]},
+                                 {**made.CASE, "op": "other", "gbps": None, "fraction_of_copy": None}])
+    assert headings == ["work", "side", "time", "+-", "duoln / side", "quartiles", "rule", "GB/s", "of copy"]
+    assert [row[:2] for row in rows] == [["layer_norm fwd 8x16", "duoln"], ["", "torch"], ["other fwd 8x16", "duoln"]]
+    assert rows[0][3:6] == ["5%", "", ""] and rows[1][4:7] == ["0.50", "0.50 - 0.95", ""] and rows[2][-2:] == ["", ""]
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The peak memory of one side of a comparison, and the limits of a machine."""
+"""The peak memory of one side of a comparison."""
 
 import mmap
 import sys
@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from duoln.bench import machine, operators
+from duoln.bench import machine
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
@@ -36,9 +36,3 @@ def test_no_figure_where_the_system_does_not_say(monkeypatch, tmp_path):
     monkeypatch.setattr(machine._State, "before", None)
     machine.begin_peak()
     assert machine.peak() is None
-
-
-def test_limits_are_positive_and_in_words(numpy_backend, monkeypatch):
-    monkeypatch.setattr(operators, "measure_copy", lambda backend: {"gbps": 12.4, "rule": operators.STREAMING})
-    assert operators._product_gflops(numpy_backend) > 0
-    assert "a streaming copy, 12.4 GB/s" in operators.machine_limits(numpy_backend)

@@ -1,4 +1,4 @@
-"""`duoln bench`, with a file for each kind of measurement, and `duoln compare`, which compares their records."""
+"""`duoln bench`, and `duoln compare`, which compares its records."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from duoln.system.paths import path_argument
 
 def add_command(commands: Any) -> None:
     """Add `bench` and `compare` to the command line."""
-    from duoln.cli.bench import language_model, layers, operators, survey, train, wide
+    from duoln.cli.bench import rows, survey
 
     bench = commands.add_parser("bench", help="time duoln, beside a peer in the same run")
     kinds = bench.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for kind in (operators, wide, train, layers, language_model, survey):
-        kind.add_kind(kinds)
+    rows.add_groups(kinds)
+    survey.add_kind(kinds)
     machines = kinds.add_parser("machines", help="what has been measured on which machine; measures nothing")
     machines.add_argument("files", nargs="*", type=path_argument, metavar="FILE.jsonl",
                           help="lines that `duoln bench ... --append FILE.jsonl` has added: these alone are shown")

@@ -1,4 +1,4 @@
-"""The peer of `duoln bench wide`: the same rows in JAX, by `jax.jit`; AdamW is written out."""
+"""JAX's side of the rows of `duoln bench`, by `jax.jit`; AdamW is written out."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any
 import numpy as np
 
 from duoln.bench import machine
-from duoln.bench.records import Work
-from duoln.bench.wide import CLIP, RATE, WEIGHT_DECAY, Call, call_of, work
-from duoln.bench.wide_rows import Functions, Row
+from duoln.bench.clock import Work, figures
+from duoln.bench.row import CLIP, RATE, WEIGHT_DECAY, Call, Functions, Row, call_of
+from duoln.errors import UsageError
 
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
-def prepare(row: Row, arrays: Mapping[str, np.ndarray], peer: str, backend: str) -> Work:
+def prepare(row: Row, asked: Mapping[str, Any]) -> Work:
     """The work of a row on JAX's own device."""
     import jax
 
+    if row.passes in ("backward", "tokens"):
+        raise UsageError(f"[bench] JAX has no peer of {row.name}")
     machine.begin_peak()
-    values = [jax.numpy.asarray(array) for array in arrays.values()]
-    call = call_of(row, _functions(jax), values, jax.value_and_grad, jax.jit, partial(_step, jax))
-    facts = {"library": f"jax {jax.__version__}", "device": str(jax.devices()[0])}
-    return work(call, row.calls, lambda results: [np.asarray(result) for result in results],
-                jax.block_until_ready, facts)
+    values = [jax.numpy.asarray(array) for array in row.arrays().values()]
+    call = call_of(row, _functions(jax), values, jax.value_and_grad, jax.jit, partial(_step, jax), lambda logits: None)
+    call()
+    results = call()
+    facts = {"library": f"jax {jax.__version__}", "device": str(jax.devices()[0]), "peak_bytes": machine.peak()}
+    return Work(lambda k: call(), figures(np.asarray(result) for result in results), facts, jax.block_until_ready)
 
 
 def _step(jax: Any, row: Row, loss: Any, params: list[Any], others: list[Any]) -> Call:
