@@ -23,7 +23,7 @@ MOST_CALLS = 999
 """The most calls of a run: a lazy library becomes slower with graphs of tens of thousands of kernels."""
 _GROWTH, _MARGIN = 8, 1.2
 _CHECKED_VALUES = 1 << 22
-"""Of larger arrays some values are checked."""
+"""The most values of an array that are checked."""
 
 DeviceSeconds = Callable[[], float]
 """Launches a graph and waits for it; the seconds that the device needed."""

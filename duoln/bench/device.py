@@ -34,7 +34,7 @@ _CLUSTER = 8
 
 
 class Limit(NamedTuple):
-    """What is launched, and how much it moves."""
+    """A launch, and how much it moves."""
 
     launch: Launch | None
     """None for a product of CuPy."""
@@ -54,7 +54,7 @@ LIMITS: Mapping[str, Limit] = {
     "push and wait in a cluster": Limit(TOLD_IN_CLUSTER, None, _CLUSTER),
     **{f"push by {each['WIDTH']} bytes in a cluster": Limit(
         PUSH[each["WIDTH"]], each["CLUSTER"] * each["THREADS"] * 4, each["CLUSTER"], True) for each in PUSHES}}
-"""What may end the context comes last. A push moves these bytes out of one block."""
+"""A launch that may end the context comes last. A push moves these bytes out of one block."""
 
 
 def _starter(limit: Limit, cupy: Any, signals: Any, blocks: int) -> Callable[[], Any]:

@@ -48,7 +48,7 @@ class Row(NamedTuple):
     shape: Shape
     passes: Passes = "forward"
     shapes: Mapping[str, Shape] = {}
-    """Of the arrays, by name."""
+    """The shapes of the arrays, by name."""
     formula: Formula = lambda of, *arrays: None
     params: int = 0
     """The first so many arrays are parameters: their gradients are computed."""

@@ -221,6 +221,6 @@ def _plain_gru(torch: Any, params: Params) -> Any:
 
 
 def last_states(torch: Any, states: Any, mask: Any) -> Any:
-    """Of states (T, B, H) the one at the end of each row's mask (T, B); 0 where a row has none."""
+    """The one of states (T, B, H) at the end of each row's mask (T, B); 0 where a row has none."""
     last = (mask.sum(0) - 1).clamp(min=0)
     return states[last, torch.arange(states.shape[1], device=states.device)] * mask.any(0)[:, None]

@@ -60,7 +60,7 @@ def a_thread_each(size: int) -> Layout:
 
 
 _OF_CALLS = ("storage", "aligned", "processors")
-"""What a plan may ask of a call, beside sizes, numbers, and `has_NAME` of an optional array."""
+"""The questions that a plan may ask of a call, beside sizes, numbers, and `has_NAME` of an optional array."""
 
 
 def check_plan(entry: str, plan: Callable[..., Layout], spec: Spec) -> None:
