@@ -135,7 +135,7 @@ LINES = {
     **{sign: (DtypeError, call, f"[{sign}]", *words, "in duoln: ") for sign, call, words in (
         ("^", lambda: (X > 0) ^ (X > 1), ["mask != other"]), ("<<", lambda: X << 1, ["* 2 ** n"]), (">>", lambda: X >> 1, []))},
     # Modules
-    **{f"init{seed}": (DtypeError, lambda s=seed: MODEL.init(*s), "[Sequential] rng: expected a seed, as in init(0)", "found")
+    **{f"init of {[type(s).__name__ for s in seed]}": (DtypeError, lambda s=seed: MODEL.init(*s), "[Sequential] rng: expected a seed, as in init(0)", "found")
        for seed in ((), (None,), ("0",), (0.0,), (True,), (np.random.default_rng(0),))},
     **{f"{layer}(x)": (ShapeError, lambda one=layer: one(X), f"[{type(layer).__name__}] expected parameters", "found duoln.Tensor", "layer(params, x)",
                        "duoln.init(layer, 0)") for layer in (
