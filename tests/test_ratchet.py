@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 81213,
+    "lines of the product": 81217,
     "lines of duoln/core": 4874,
     "lines of duoln/ops": 5281,
     "lines of duoln/nn": 2681,
@@ -37,7 +37,7 @@ NUMBERS = {
     "lines of duoln/training": 1571,
     "lines of duoln/distributed": 1220,
     "lines of duoln/runs": 3266,
-    "lines of duoln/bench": 3550,
+    "lines of duoln/bench": 3554,
     "lines of duoln/testing": 4638,
     "lines of duoln/bridge": 2651,
     "lines of duoln/cli": 3660,

@@ -43,7 +43,9 @@ def varying(cases: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str
 
 
 def table(cases: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of cases, those of one work below each other. A column that says nothing is left out."""
+    """Headings and rows of cases, those of one work below each other. A column that says nothing, or the
+    same of all where there is one side, is left out.
+    """
     lines = [{
         "work": f"{case['op']} {work(case)}", "side": case["side"], "time": duration(case["median"]),
         "+-": f"{case['mad'] / case['median']:.0%}",
@@ -52,7 +54,9 @@ def table(cases: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]
         "GB/s": f"{case['gbps']:.1f}" if case["gbps"] else "", "of copy": share(case["fraction_of_copy"]).strip("-"),
         "on device": duration(case["event_seconds"]) if "event_seconds" in case else "",
         "peak MiB": f"{case['facts']['peak_bytes'] / 2 ** 20:.0f}" if _has_peak(case) else ""} for case in cases]
-    headings = [name for name in (lines[0] if lines else ()) if any(line[name] for line in lines)]
+    alone = len({case["side"] for case in cases}) == 1
+    headings = [name for name in (lines[0] if lines else ()) if any(line[name] for line in lines)
+                and not (alone and name in ("side", "rule") and len({line[name] for line in lines}) == 1)]
     for before, line in zip(reversed(lines[:-1]), reversed(lines[1:]), strict=True):
         if line["work"] == before["work"]:
             line["work"] = ""

@@ -119,7 +119,7 @@ def test_the_default_folder_is_named_after_task_and_time(tmp_path, here):
     (["run", "mnist", "--set", "rate=1"], 2, ["learning_rate", "'rate'"]),
     (["run", "mnist", "--set", "hidden"], 2, ["KEY=VALUE", "'hidden'"]),
     (["run", "mnist", "--set", "hidden=big"], 2, ["hidden", "int", "'big'"]),
-    (["run", "mnist", "--set", "norm=weight"], 2, ["none, layer, batch", "'weight'"]),
+    (["run", "mnist", "--set", "norm=weight"], 2, ["none, layer, layer-logits, batch", "'weight'"]),
     (["run", "mnist", "--epochs", "-1"], 2, ["epochs", "-1"]),
     (["run", "mnist", "--batch-size", "0"], 2, ["batch_size", "0"]),
     (["run", "mnist", *SMOKE, "--batch-size", "9999"], 2, ["batch_size", "2000", "9999"]),
