@@ -18,15 +18,15 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import duoln
 from duoln import Stream
 from duoln.examples import adding, records
 from duoln.examples.adding import CHOICE_SEED, Adder, Settings
-from duoln.examples.adding_record import SOLVED
+from duoln.examples.adding_record import SOLVED, Record, Run
 from duoln.extend import Backend
 from duoln.nn import with_population
 from duoln.ops.recurrent.variants import Norm
@@ -39,38 +39,6 @@ SETTINGS = Settings()
 _ROWS = 1000
 
 
-class Run(NamedTuple):
-    """One training."""
-
-    norm: str
-    rate: float
-    seed: int
-    choice: bool
-    """True for a run that serves to choose the learning rate, and is no result."""
-    seconds: float
-    losses: Sequence[float]
-    """The validation error after the last update, alone."""
-    errors: Mapping[str, float | None]
-    """The mean squared error at each length; None is not finite."""
-    where: str
-    """The commit and the machine."""
-
-
-class Record(NamedTuple):
-    """All runs of one command."""
-
-    backend: str
-    settings: Mapping[str, Any]
-    solved: float
-    """An error below this one has solved the problem."""
-    runs: list[Run]
-
-    def chosen(self, norm: str) -> float:
-        """The rate whose run for the choice ends with the lowest error."""
-        tried = {run.rate: run.losses[-1] for run in self.runs if run.norm == norm and run.choice}
-        return min(tried, key=lambda rate: math.inf if math.isnan(tried[rate]) else tried[rate])
-
-
 def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settings) -> Run:
     """Train one variant and test it at each length."""
     model, begin = Adder(norm, settings.hidden), time.perf_counter()
@@ -81,19 +49,20 @@ def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settin
 
     tested = with_population(model, params, [drawn("adding population", settings.length)["x"]])
     errors = {str(length): adding.error(model, tested, drawn("adding test", length)).item() for length in LENGTHS}
-    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, [loss],
-               {length: float(f"{error:.4g}") if math.isfinite(error) else None for length, error in errors.items()},
-               records.where(backend))
+    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, [loss], records.where(backend),
+               {length: float(f"{error:.4g}") if math.isfinite(error) else None for length, error in errors.items()})
 
 
 def measure(seeds: int, rates: Sequence[float], backend: Backend, settings: Settings, out: Path) -> Record:
     """Choose a rate for each norm, then train it from the seeds 0 to `seeds` - 1; the record is written to `out` after
     each run.
     """
-    record = Record(backend.name, vars(settings), SOLVED, [])
+    record = Record(backend.name, vars(settings), [])
     for seed, rate in [*((CHOICE_SEED, rate) for rate in rates), *((seed, None) for seed in range(seeds))]:
         for norm in NORMS:
-            run = train(norm, record.chosen(norm) if rate is None else rate, seed, backend, settings)
+            at = record.chosen(norm) if rate is None else rate
+            assert at is not None
+            run = train(norm, at, seed, backend, settings)
             record.runs.append(run)
             print(f"norm {norm}, rate {run.rate:g}, seed {seed}: errors {dict(run.errors)}, {run.seconds:.0f} s",
                   file=sys.stderr, flush=True)
@@ -104,7 +73,7 @@ def measure(seeds: int, rates: Sequence[float], backend: Backend, settings: Sett
 def table(record: Record) -> str:
     """A line for each norm: its error at each length, over the seeds."""
     lines = [f"The adding problem, trained at {record.settings['length']} time steps: mean squared error by the length "
-             "of test sequences,", f"median (least to greatest) of the seeds; below {record.solved} it is solved.", "",
+             "of test sequences,", f"median (least to greatest) of the seeds; below {SOLVED} it is solved.", "",
              f"{'norm':6}{'rate':>6}  {''.join(f'{length:<29}' for length in LENGTHS)}".rstrip()]
     for norm in NORMS:
         runs = [run for run in record.runs if run.norm == norm and not run.choice]
@@ -129,7 +98,8 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
     out = args.out / "adding_lengths.json"
     record = measure(args.seeds, args.choose, duoln.backend(), settings, out)
     print(table(record))
-    for path in records.write(record, out, summary=table(record), dataset=records.ADDING):
+    for path in records.write(record, out, summary=table(record), dataset=records.ADDING,
+                              solved=SOLVED):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

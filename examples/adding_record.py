@@ -36,6 +36,8 @@ class Run(NamedTuple):
     """Validation losses, one every `every` updates."""
     where: str = ""
     """The commit and the machine; empty in older records."""
+    errors: Mapping[str, float | None] = {}
+    """The mean squared error by the length of test sequences, where it was measured; None is not finite."""
 
 
 class Record(NamedTuple):

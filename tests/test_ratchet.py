@@ -25,7 +25,7 @@ WHY_NOT = ("reason", "failure", "obstacle", "missing", "unfit", "misfit", "probl
 """The names that functions which return a text why something cannot be have had; two are to stay."""
 FIRST_WORDS = ("What", "Where", "How", "Whether", "Of")
 NUMBERS = {
-    "lines of the product": 81217,
+    "lines of the product": 81189,
     "lines of duoln/core": 4874,
     "lines of duoln/ops": 5281,
     "lines of duoln/nn": 2681,
@@ -43,8 +43,8 @@ NUMBERS = {
     "lines of duoln/cli": 3660,
     "lines of kernels": 21538,
     "lines of plugins": 14738,
-    "lines of examples": 1917,
-    "lines of tests": 58918,
+    "lines of examples": 1889,
+    "lines of tests": 58919,
     "Python files": 500,
     "small Python files": 55,
     "names for why not": 2,
