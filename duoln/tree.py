@@ -68,13 +68,13 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 def _map_one(fn: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, dict):
-        return _like(tree, {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else
+        return _rebuild(tree, {key: _map_one(fn, branch) if isinstance(branch, _BRANCHES) else
                             None if branch is None else fn(branch) for key, branch in tree.items()})
-    return _like(tree, [_map_one(fn, branch) if isinstance(branch, _BRANCHES) else
+    return _rebuild(tree, [_map_one(fn, branch) if isinstance(branch, _BRANCHES) else
                         None if branch is None else fn(branch) for branch in tree])
 
 
-def _like(tree: Tree, entries: Any) -> Tree:
+def _rebuild(tree: Tree, entries: Any) -> Tree:
     """A tree of the class of `tree`, with its attributes, and other entries: a dict or a list of them.
 
     Raises:
@@ -109,16 +109,16 @@ def _map(fn: Callable[..., Any], path: tuple[Any, ...], tree: Tree, *others: Tre
     if isinstance(tree, dict):
         for second in others:
             if not isinstance(second, dict) or second.keys() != tree.keys():
-                raise _differs(path, _keys(tree), second)
-        return _like(tree, {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()})
+                raise _mismatch_error(path, _keys(tree), second)
+        return _rebuild(tree, {k: _map(fn, (*path, k), v, *(o[k] for o in others)) for k, v in tree.items()})
     if isinstance(tree, _SEQUENCES):
         for second in others:
             if not isinstance(second, _SEQUENCES) or len(second) != len(tree):
-                raise _differs(path, f"{len(tree)} entries", second)
-        return _like(tree, [_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
+                raise _mismatch_error(path, f"{len(tree)} entries", second)
+        return _rebuild(tree, [_map(fn, (*path, i), v, *(o[i] for o in others)) for i, v in enumerate(tree)])
     for second in others:
         if isinstance(second, _BRANCHES) or (second is None) is not (tree is None):
-            raise _differs(path, "None" if tree is None else "a leaf", second)
+            raise _mismatch_error(path, "None" if tree is None else "a leaf", second)
     return None if tree is None else fn(tree, *others)
 
 
@@ -154,17 +154,17 @@ def _combine(path: tuple[Any, ...], trees: list[Tree]) -> Tree:
         return trees[0] if trees else None
     tree, *others = trees
     if not isinstance(tree, _BRANCHES):
-        raise _differs(path, "None beside a leaf", others[0])
+        raise _mismatch_error(path, "None beside a leaf", others[0])
     for second in others:
         if not (isinstance(second, dict) and second.keys() == tree.keys() if isinstance(tree, dict) else
                 isinstance(second, _SEQUENCES) and len(second) == len(tree)):
-            raise _differs(path, _keys(tree) if isinstance(tree, dict) else f"{len(tree)} entries", second)
+            raise _mismatch_error(path, _keys(tree) if isinstance(tree, dict) else f"{len(tree)} entries", second)
     parts = {key: _combine((*path, key), [branch for each in trees if (branch := each[key]) is not None])
              for key in (tree if isinstance(tree, dict) else range(len(tree)))}
-    return _like(tree, parts if isinstance(tree, dict) else list(parts.values()))
+    return _rebuild(tree, parts if isinstance(tree, dict) else list(parts.values()))
 
 
-def _differs(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
+def _mismatch_error(path: tuple[Any, ...], expected: str, actual: Tree) -> ShapeError:
     if isinstance(actual, dict):
         text = _keys(actual)
     elif isinstance(actual, list | tuple):

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from duoln.core.footprint import owner
-from duoln.core.step.symbol import NotBound, is_symbol, is_traced, is_tracing, trace, tracing
+from duoln.core.step.symbol import NotBound, current_trace, is_symbol, is_traced, is_tracing, tracing
 from duoln.system.cores import workers
 
 __all__ = ["PARALLEL_BYTES", "added_up", "address", "as_array", "as_rows", "contiguous", "empty",
@@ -73,7 +73,7 @@ def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     NumPy's own arrays start anywhere. While a step is bound, it is memory of that step.
     """
     if tracing and is_tracing():
-        return cast(np.ndarray, trace().empty(shape, dtype))
+        return cast(np.ndarray, current_trace().empty(shape, dtype))
     count = prod(shape)
     if count * dtype.itemsize < _ALIGNED_BYTES:
         return np.empty(shape, dtype)
@@ -85,7 +85,7 @@ def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 def zeros(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """`np.zeros`; while a step is bound, memory of that step."""
     if tracing and is_tracing():
-        made: Any = trace().empty(shape, dtype)
+        made: Any = current_trace().empty(shape, dtype)
         made[...] = 0
         return cast(np.ndarray, made)
     return np.zeros(shape, dtype)
@@ -126,7 +126,7 @@ def side_by_side(parts: Sequence[np.ndarray | None], axis: int) -> np.ndarray | 
         length += part.shape[axis]
     shape = (*before, length, *after)
     if tracing and is_symbol(first):
-        return cast(np.ndarray, first.widened(shape))
+        return cast(np.ndarray, first.extend_view(shape))
     return np.ndarray(shape, first.dtype, memory, begin - address(memory), first.strides)
 
 
@@ -157,7 +157,9 @@ def contiguous(x: np.ndarray) -> np.ndarray:
     """The array, or a copy in C order."""
     if x.flags.c_contiguous:
         return x
-    return cast(np.ndarray, trace().contiguous(cast(Any, x))) if tracing and is_symbol(x) else np.ascontiguousarray(x)
+    if tracing and is_symbol(x):
+        return cast(np.ndarray, current_trace().contiguous(cast(Any, x)))
+    return np.ascontiguousarray(x)
 
 
 def as_rows(x: np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ _FUNCTIONS = ("abs", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh
 """The primitives that have the same name in all libraries."""
 
 
-def unshared(strides: Sequence[int], itemsize: int, is_old: bool, is_contiguous: bool) -> str:
+def copy_reason(strides: Sequence[int], itemsize: int, is_old: bool, is_contiguous: bool) -> str:
     """The reason why readers of DLPack get a copy in the place of strided memory; empty if they share it."""
     if any(step < 0 or step % itemsize for step in strides):
         return f"strides of {tuple(strides)} bytes"

@@ -28,7 +28,7 @@ _TRIALS = 8
 _SWITCHED_OFF = "DUOLN_GRAPH is 0"
 
 
-class _Room:
+class _CapturePool:
     """The stream and the memory of the graphs that one stream launches. They run in turn, so they share memory."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class _Room:
 
 
 @cache
-def _room(device: int, stream: int) -> _Room:
-    return _Room()
+def _room(device: int, stream: int) -> _CapturePool:
+    return _CapturePool()
 
 
 def refusal() -> str | None:
@@ -62,7 +62,7 @@ def refusal() -> str | None:
     return None
 
 
-class Repeated:
+class GraphedFunction:
     """A function of arrays that runs the same operators at every call.
 
     The first call with arrays at new addresses runs them and captures them, later ones launch the graph. If they cannot
@@ -82,7 +82,7 @@ class Repeated:
         self._captures = self._launches = 0
         self._refusal = refusal()
         if self._refusal not in (None, _SWITCHED_OFF):
-            self._tell()
+            self._warn_refusal()
 
     def __call__(self, *natives: Array) -> list[Array]:
         if self._refusal is not None:
@@ -100,7 +100,7 @@ class Repeated:
             return self._run(*natives)  # one array as two arguments, which it may not be at the next call
         results, self._refusal = self._capture(natives)
         if self._refusal:
-            self._tell()
+            self._warn_refusal()
         return results
 
     def _capture(self, natives: Sequence[Array]) -> tuple[list[Array], str | None]:
@@ -119,10 +119,10 @@ class Repeated:
     def _refuse(self, reason: str, natives: Sequence[Array]) -> list[Array]:
         self._refusal = reason
         self._graphs.clear()
-        self._tell()
+        self._warn_refusal()
         return self._run(*natives)
 
-    def _tell(self) -> None:
+    def _warn_refusal(self) -> None:
         warnings.warn(f"a compiled step runs operator by operator, not as one CUDA graph: {self._refusal}",
                       CompileWarning, stacklevel=2)
 
@@ -140,7 +140,7 @@ class _Graph:
         """The arguments of the graph: those that come back in their own memory, and arrays for copies of the others."""
         self._in_place: list[int] = []
         """The numbers of the arguments that come back in their own memory."""
-        self._room, self._launched_on = _room(*_where()), _where()
+        self._room, self._launched_on = _room(*_device_and_stream()), _device_and_stream()
 
     def run(self, run: Callable[..., list[Array]], natives: Sequence[Array]) -> list[Array]:
         """The results for these arguments. It notes which of them come back, and fills the pool with what is needed."""
@@ -150,11 +150,11 @@ class _Graph:
         with stream, cupy.cuda.using_allocator(self._room.pool.malloc):
             made = run(*natives)
         current.wait_event(stream.record())
-        place = {_place(x): k for k, x in enumerate(natives) if x.nbytes and k not in self._moving}
-        self._in_place = sorted({place[_place(x)] for x in made if _place(x) in place})
+        place = {_array_key(x): k for k, x in enumerate(natives) if x.nbytes and k not in self._moving}
+        self._in_place = sorted({place[_array_key(x)] for x in made if _array_key(x) in place})
         self._fixed = [x if k in self._in_place else cupy.empty_like(x) for k, x in enumerate(natives)]
         self._is_dense = all(a.strides == b.strides for a, b in zip(natives, self._fixed, strict=True))
-        return [natives[place[_place(x)]] if _place(x) in place else _copy(x) for x in made]
+        return [natives[place[_array_key(x)]] if _array_key(x) in place else _copy(x) for x in made]
 
     def capture(self, run: Callable[..., list[Array]]) -> None:
         """Capture the work on the fixed arrays.
@@ -165,10 +165,10 @@ class _Graph:
         """
         if not self._is_dense:
             raise KernelError("an argument has gaps between its values")
-        self._graph, self._made = captured(self._room.stream, self._room.pool, lambda: run(*self._fixed))
+        self._graph, self._made = capture_graph(self._room.stream, self._room.pool, lambda: run(*self._fixed))
         self._failures = self._room.failures
-        place = {_place(self._fixed[k]): k for k in self._in_place}
-        self._results = [(x, place.get(_place(x))) for x in self._made]
+        place = {_array_key(self._fixed[k]): k for k in self._in_place}
+        self._results = [(x, place.get(_array_key(x))) for x in self._made]
         """Each result with the number of the argument that it is, if it is one."""
         self._addresses = [self._fixed[k].data.ptr for k in self._in_place]
         self._copied = [(k, x) for k, x in enumerate(self._fixed) if k not in self._in_place and x.nbytes]
@@ -179,7 +179,7 @@ class _Graph:
 
     def moved(self, natives: Sequence[Array]) -> set[int]:
         """The numbers of the arguments that are at other addresses than those of the graph; none if it is for these."""
-        if self._launched_on != _where():
+        if self._launched_on != _device_and_stream():
             return set(range(len(natives)))
         return {k for k, address in zip(self._in_place, self._addresses, strict=True) if natives[k].data.ptr != address}
 
@@ -191,7 +191,7 @@ class _Graph:
         return [_copy(x) if k is None else natives[k] for x, k in self._results]
 
 
-def captured(stream: Any, pool: Any, run: Callable[[], Any]) -> tuple[Any, Any]:
+def capture_graph(stream: Any, pool: Any, run: Callable[[], Any]) -> tuple[Any, Any]:
     """The graph of the work that `run` queues, and what `run` returns. The pool has to live as long as the graph.
 
     Args:
@@ -209,7 +209,7 @@ def captured(stream: Any, pool: Any, run: Callable[[], Any]) -> tuple[Any, Any]:
         return stream.end_capture(), made
 
 
-def _place(x: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], Any]:
+def _array_key(x: Array) -> tuple[int, tuple[int, ...], tuple[int, ...], Any]:
     return x.data.ptr, x.shape, x.strides, x.dtype
 
 
@@ -217,7 +217,7 @@ def _copy(x: Array) -> Array:
     return x.copy(order="K")
 
 
-def _where() -> tuple[int, int]:
+def _device_and_stream() -> tuple[int, int]:
     return int(cupy.cuda.runtime.getDevice()), int(cupy.cuda.get_current_stream().ptr)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from duoln.backends import cublas, cuda_graph, needs_copy, storage, unshared
+from duoln.backends import copy_reason, cublas, cuda_graph, needs_copy, storage
 from duoln.backends.numpy_like import NumpyLikeBackend
 from duoln.backends.protocol import STORAGE, Array
 from duoln.errors import KernelError
@@ -51,7 +51,7 @@ class CupyBackend(NumpyLikeBackend):
         return cupy.from_dlpack(x)
 
     def exported(self, x: Array, is_old: bool, copy: bool | None) -> Array:
-        reason = unshared(x.strides, x.itemsize, is_old, x.flags.c_contiguous)
+        reason = copy_reason(x.strides, x.itemsize, is_old, x.flags.c_contiguous)
         return cupy.array(x, order="C") if needs_copy(reason, copy) else x
 
     def wait(self, arrays: Sequence[Array]) -> None:
@@ -77,7 +77,7 @@ class CupyBackend(NumpyLikeBackend):
         return fn
 
     def repeat(self, run: Callable[..., list[Array]], unchanged: Collection[int]) -> Callable[..., list[Array]]:
-        return cuda_graph.Repeated(run, unchanged)
+        return cuda_graph.GraphedFunction(run, unchanged)
 
     def concat(self, arrays: Sequence[Array], axis: int = 0) -> Array:
         """CuPy uploads the addresses of more than eight arrays, which no graph repeats; there each is copied alone."""
@@ -107,7 +107,7 @@ class CupyBackend(NumpyLikeBackend):
             raise KernelError(f"[graph] {reason}")
         stream, pool = cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
         cupy.cuda.get_current_stream().synchronize()  # the graph reads arrays that were queued before
-        graph, _ = cuda_graph.captured(stream, pool, run)
+        graph, _ = cuda_graph.capture_graph(stream, pool, run)
         first, last = cupy.cuda.Event(), cupy.cuda.Event()
 
         def seconds() -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from duoln.backends import OfLibrary, needs_copy, storage, unshared
+from duoln.backends import OfLibrary, copy_reason, needs_copy, storage
 from duoln.backends.long_sums import sum_over
 from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
 from duoln.errors import BackendError, CompileError, DtypeError
@@ -76,7 +76,7 @@ class MlxBackend(OfLibrary):
             if dtype == "bfloat16":
                 return mx.array(storage.bits_of(np, plain)).view(mx.bfloat16)
             if dtype == "float16" and plain.dtype != np.float16:
-                plain = storage.single(np, plain).astype(np.float16)
+                plain = storage.round_to_odd(np, plain).astype(np.float16)
         return mx.array(plain, dtype=self._native(dtype or values.dtype.name))
 
     def to_numpy(self, x: Array) -> np.ndarray:
@@ -99,7 +99,8 @@ class MlxBackend(OfLibrary):
         self.wait([x])
         memory = memoryview(x)
         # PyTorch refuses the byte offset of a scalar within another array, which `contiguous` would keep.
-        reason = unshared(memory.strides or (), memory.itemsize, is_old, memory.c_contiguous) if x.ndim else "a scalar"
+        reason = "a scalar" if not x.ndim else copy_reason(memory.strides or (), memory.itemsize, is_old,
+                                                           memory.c_contiguous)
         if needs_copy(reason, copy):
             x = mx.contiguous(x) if x.ndim else mx.where(True, x, x)
             self.wait([x])
@@ -199,7 +200,7 @@ class MlxBackend(OfLibrary):
             wide = x if x.dtype == mx.float64 else x.astype(mx.float32)
             return self.exactly(mx.where(mx.isnan(wide), 0.0, mx.clip(wide, -2.0 ** 31, 2.0 ** 31)), name="astype",
                                 compute=lambda whole: whole)
-        return (_single(x) if dtype in STORAGE else x).astype(self._native(dtype))
+        return (_round_to_odd(x) if dtype in STORAGE else x).astype(self._native(dtype))
 
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
         wide = compute(*(a if isinstance(a, int) else a.astype(mx.int64) for a in arrays))
@@ -229,7 +230,7 @@ class MlxBackend(OfLibrary):
     # Reductions
     def sum(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         if not x.size:
-            x = _of_none(x, axis, 0)
+            x = _nonempty_like(x, axis, 0)
         axes = self._axes_of_a_long_chain(x, axis)
         return sum_over(mx, x, axes, keepdims, _LONG) if axes else mx.sum(x, axis=axis, keepdims=keepdims)
 
@@ -246,10 +247,10 @@ class MlxBackend(OfLibrary):
         return axes if prod(x.shape[a] for a in axes) >= _LONG else ()
 
     def all(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        return mx.all(x if x.size else _of_none(x, axis, True), axis=axis, keepdims=keepdims)
+        return mx.all(x if x.size else _nonempty_like(x, axis, True), axis=axis, keepdims=keepdims)
 
     def any(self, x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        return mx.any(x if x.size else _of_none(x, axis, False), axis=axis, keepdims=keepdims)
+        return mx.any(x if x.size else _nonempty_like(x, axis, False), axis=axis, keepdims=keepdims)
 
     def argmax(self, x: Array, axis: int = -1) -> Array:
         if not x.size:  # MLX refuses to search along an axis that has values, too
@@ -257,9 +258,9 @@ class MlxBackend(OfLibrary):
         return mx.argmax(x, axis=axis).astype(mx.int32)
 
     def cumulative_sum(self, x: Array, axis: int) -> Array:
-        return self._wide(x.dtype, lambda x: mx.cumsum(x, axis=axis), x)
+        return self._run_in_float64(x.dtype, lambda x: mx.cumsum(x, axis=axis), x)
 
-    def _wide(self, dtype: Any, run: Callable[..., Array], *arrays: Array) -> Array:
+    def _run_in_float64(self, dtype: Any, run: Callable[..., Array], *arrays: Array) -> Array:
         """`run(*arrays)`. A CPU goes through many values one after another: those of float32 are then float64."""
         if self.on_gpu or dtype != mx.float32:
             return run(*arrays)
@@ -284,7 +285,7 @@ class MlxBackend(OfLibrary):
     def index_add(self, x: Array, indices: Array, values: Array) -> Array:
         if not values.size:
             return x
-        return self._wide(x.dtype, lambda x, values: x.at[indices].add(values), x, values)
+        return self._run_in_float64(x.dtype, lambda x, values: x.at[indices].add(values), x, values)
 
     def slice_add(self, x: Array, key: Any, values: Array) -> Array:
         return x.at[key].add(values)
@@ -293,7 +294,7 @@ class MlxBackend(OfLibrary):
     def matmul(self, x: Array, y: Array, dtype: str | None = None) -> Array:
         """The product. On a GPU MLX adds up the products of 16-bit values in float32 itself."""
         if x.dtype not in (mx.float16, mx.bfloat16) or (self.on_gpu and dtype is None):
-            return self._wide(x.dtype, mx.matmul, x, y) if x.shape[-1] >= _LONG_PRODUCT else mx.matmul(x, y)
+            return self._run_in_float64(x.dtype, mx.matmul, x, y) if x.shape[-1] >= _LONG_PRODUCT else mx.matmul(x, y)
         product = self.matmul(x.astype(mx.float32), y.astype(mx.float32))
         return product if dtype == "float32" else product.astype(x.dtype)
 
@@ -329,7 +330,7 @@ def _sine_and_cosine_of_float64(x: Array) -> tuple[Array, Array]:
     return 2.0 * t / whole, (1.0 - t) * (1.0 + t) / whole
 
 
-def _single(x: Array) -> Array:
+def _round_to_odd(x: Array) -> Array:
     """Values whose rounding to 16 bits by MLX, through float32, is that of `x`; see `storage.single`."""
     if x.dtype == mx.int32:  # beyond 24 bits: one bit tells whether any of the lowest eight is set
         lowest = mx.bitwise_and(x, 0xFF)
@@ -352,7 +353,7 @@ def _is_reduced(position: int, axis: Axis, ndim: int) -> bool:
     return axis is None or position in [a % ndim for a in (axis if isinstance(axis, tuple) else (axis,))]
 
 
-def _of_none(x: Array, axis: Axis, value: float) -> Array:
+def _nonempty_like(x: Array, axis: Axis, value: float) -> Array:
     """In place of an empty array one whose reduction is `value`: over an empty one MLX 0.32.4 can hang on a CPU."""
     return mx.full([max(n, 1) if _is_reduced(i, axis, x.ndim) else n for i, n in enumerate(x.shape)], value, x.dtype)
 

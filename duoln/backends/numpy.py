@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.backends import needs_copy, storage, unshared
+from duoln.backends import copy_reason, needs_copy, storage
 from duoln.backends.long_sums import matmul_in_parts, sum_over
 from duoln.backends.numpy_like import INT32, NumpyLikeBackend
 from duoln.backends.protocol import READS_ON_HOST, STORAGE, Array, Axis
@@ -65,7 +65,8 @@ class NumpyBackend(NumpyLikeBackend):
         elif is_old:
             reason = "read-only memory, and a reader that names no version of DLPack"
         else:
-            reason = unshared(x.strides, x.itemsize, is_old, True) if x.flags.aligned else "memory that is not aligned"
+            is_aligned = x.flags.aligned
+            reason = copy_reason(x.strides, x.itemsize, is_old, True) if is_aligned else "memory that is not aligned"
         return np.array(x, order="C") if needs_copy(reason, copy) else _read_only(x)
 
     def maximum(self, x: Array, y: Array | float) -> Array:

@@ -83,7 +83,7 @@ class NumpyLikeBackend(OfLibrary):
                 return self._whole(x) if dtype == "int32" and x.dtype.kind == "f" else x.astype(native)
             if native == storage.BITS:
                 return storage.bits_of(self.xp, x)
-            return storage.single(self.xp, x).astype(native)
+            return storage.round_to_odd(self.xp, x).astype(native)
 
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
         wide = compute(*(a if isinstance(a, int) else a.astype(np.int64) for a in arrays))

@@ -30,13 +30,13 @@ def float32_of(x: Array) -> Array:
 
 def bits_of(xp: ModuleType, x: Array) -> Array:
     """The bfloat16 bits of an array of another dtype. NaN stays NaN, with its sign."""
-    bits = single(xp, x).view(np.uint32)
+    bits = round_to_odd(xp, x).view(np.uint32)
     # A NaN must not be rounded to infinity: it gets an upper half of its own that is not 0, and a lower half of 0.
     bits = xp.where((bits & _SIGN) > _INFINITY, (bits | _QUIET) & 0xFFFF0000, bits)
     return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(BITS)
 
 
-def single(xp: ModuleType, x: Array) -> Array:
+def round_to_odd(xp: ModuleType, x: Array) -> Array:
     """A float32 array whose rounding to 16 bits is that of `x`.
 
     The float32 nearest to a float64 may be a tie of two 16-bit values where `x` itself is none. A value that is not

@@ -186,13 +186,13 @@ class GRU(_Recurrent, mlx.nn.GRU):
         """The hidden states of all time steps: (N, L, D) or (L, D) -> (N, L, H) or (L, H)."""
         normed, bhn = self.norm != "none", self.get("bhn")
         norm = self.norm if bhn is None else "recurrent-bias"
-        norms = [_with_ours(a, normed) for a in self._norms()] if bhn is None else [bhn]
-        b = None if self.b is None else _with_ours(self.b, not normed)
-        return self._sequence(norm, x, (hidden,), _with_ours(self.Wx, not normed), _with_ours(self.Wh, not normed), b,
-                              norms)[0]
+        norms = [_to_duoln_gates(a, normed) for a in self._norms()] if bhn is None else [bhn]
+        b = None if self.b is None else _to_duoln_gates(self.b, not normed)
+        of_x, of_h = (_to_duoln_gates(w, not normed) for w in (self.Wx, self.Wh))
+        return self._sequence(norm, x, (hidden,), of_x, of_h, b, norms)[0]
 
 
-def _with_ours(x: mx.array, turns: bool) -> mx.array:
+def _to_duoln_gates(x: mx.array, turns: bool) -> mx.array:
     """The gates r, z, n along the first axis in duoln's order z, r, n, where the update gate means the opposite."""
     r, z, n = mx.split(x, 3)
     return mx.concatenate([-z if turns else z, r, n])

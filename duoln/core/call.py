@@ -70,7 +70,7 @@ def attributes(function: Callable[..., Any]) -> list[Attribute]:
     return known
 
 
-def called(op: Any) -> Callable[..., Any]:
+def compile_call(op: Any) -> Callable[..., Any]:
     """The function of an operator (`core.op.Op`), with its checks."""
     function: Callable[..., Any] = op.function
     spec = op.spec
@@ -100,15 +100,16 @@ def called(op: Any) -> Callable[..., Any]:
         star = "*" if p.kind is p.VAR_POSITIONAL else ""
         head.append(f"{star}{p.name}" + ("" if p.default is p.empty else f"=__default_{p.name}"))
     text = "\n    ".join([f"def {op.name}({', '.join(head)}):", *lines, f"return {target}({', '.join(given)})"])
-    return compiled(text + "\n", op.name, f"<operator {op.__module__}.{op.name}>", known)
+    return function_of_text(text + "\n", op.name, f"<operator {op.__module__}.{op.name}>", known)
 
 
-def checked(op: Any) -> Callable[..., None]:
+def compile_check(op: Any) -> Callable[..., None]:
     """The function that checks the arrays of an operator."""
     assert op.spec is not None
     names = ", ".join(each.name for each in op.spec.inputs)
     text = "\n    ".join([f"def check({names}):", *_checks(op.spec)])
-    return compiled(text + "\n", "check", f"<check of {op.__module__}.{op.name}>", {"Tensor": Tensor, "__op": op})
+    file = f"<check of {op.__module__}.{op.name}>"
+    return function_of_text(text + "\n", "check", file, {"Tensor": Tensor, "__op": op})
 
 
 def _checks(spec: Spec) -> list[str]:
@@ -116,7 +117,7 @@ def _checks(spec: Spec) -> list[str]:
     return [f"if not ({spec.test()}):", f"    __op.spec.check(__op.name, {names})"]
 
 
-def compiled(text: str, name: str, file: str, known: dict[str, Any]) -> Callable[..., Any]:
+def function_of_text(text: str, name: str, file: str, known: dict[str, Any]) -> Callable[..., Any]:
     """The function `name` of a text in which some names are known; tracebacks show its lines."""
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     exec(compile(text, file, "exec"), known)

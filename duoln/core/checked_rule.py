@@ -23,9 +23,9 @@ def checked_rule(name: str, likes: Sequence[int | None] | None, rule: Rule, nati
     outs = out if isinstance(out, tuple) else (out,)
     for k, (made, place) in enumerate(zip(outs, likes or (), strict=False)):
         like = None if place is None else natives[place]
-        if like is not None and _kind(made) != _kind(like):
-            raise ShapeError(f"[{name}] rule '{rule.name}': expected output {k} like array {place}, {_words(like)}; "
-                             f"found {_words(made)}")
+        if like is not None and _shape_and_dtype(made) != _shape_and_dtype(like):
+            raise ShapeError(f"[{name}] rule '{rule.name}': expected output {k} like array {place}, "
+                             f"{_array_words(like)}; found {_array_words(made)}")
     vjp = rule.vjp
     if vjp is None or rule.pooled:
         return rule
@@ -34,21 +34,21 @@ def checked_rule(name: str, likes: Sequence[int | None] | None, rule: Rule, nati
         gradients = vjp(be, saved, gout, needs)
         if isinstance(gradients, tuple | list) and len(gradients) == len(natives):  # else the tape explains it
             for k, (x, gradient, need) in enumerate(zip(natives, gradients, needs, strict=True)):
-                if need and _kind(gradient) != _kind(x):
+                if need and _shape_and_dtype(gradient) != _shape_and_dtype(x):
                     raise GradientError(f"[{name}] rule '{rule.name}': expected as gradient {k} one like its array, "
-                                        f"{_words(x)}; found {_words(gradient)}")
+                                        f"{_array_words(x)}; found {_array_words(gradient)}")
         return gradients
 
     return replace(rule, vjp=checked_vjp)
 
 
-def _kind(x: Any) -> tuple[Any, Any]:
+def _shape_and_dtype(x: Any) -> tuple[Any, Any]:
     """Shape and dtype of a native array; of anything else what tells it from one."""
     if isinstance(x, Tensor) or not hasattr(x, "shape"):
         return None, type(x)
     return tuple(x.shape), x.dtype
 
 
-def _words(x: Any) -> str:
-    shape, dtype = _kind(x)
+def _array_words(x: Any) -> str:
+    shape, dtype = _shape_and_dtype(x)
     return described(x) if shape is None else f"{getattr(dtype, 'name', dtype)} of shape {shape}"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Never
 from duoln import tree
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap
-from duoln.core.donation import arrays_of_step, compiled_step, is_spent, spend
+from duoln.core.donation import arrays_of_step, compiled_step, is_donated, mark_donated
 from duoln.core.gradient import is_recording, recorded_function
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.pytorch_names import hinted
@@ -84,12 +84,12 @@ class Compiled:
         self._of_given: dict[Any, Compiled] = {}
         """Steps for arguments that are static or given by name."""
         self._latest = self
-        self._of_forms: dict[str, dict[Any, _OfForm]] = {}
-        self._recent: tuple[_Proved, ...] = ()
+        self._of_forms: dict[str, dict[Any, _FormStep]] = {}
+        self._recent: tuple[_CachedProgram, ...] = ()
 
     def __call__(self, /, *args: Any, **named: Any) -> Any:
         if named or self._static:
-            step, trees = self._given(args, named)
+            step, trees = self._specialize(args, named)
             return step(*trees)
         step = self._step
         repeats = not (is_recording() or recordings or is_watched())
@@ -108,7 +108,7 @@ class Compiled:
             if len(of_forms) >= MAX_INPUT_FORMS:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=2)
                 return step(*args)
-            of_forms[given] = _OfForm(step, args, backend, _PATIENCE if len(of_forms) >= _BOUND_AT_ONCE else 0)
+            of_forms[given] = _FormStep(step, args, backend, _PATIENCE if len(of_forms) >= _BOUND_AT_ONCE else 0)
         of_form = of_forms[given]
         latest = of_form.proved(args, leaves) if repeats else None
         if latest is None:
@@ -116,7 +116,7 @@ class Compiled:
         self._recent = (latest, *[proved for proved in self._recent if proved is not latest][:_MOST_RECENT - 1])
         return of_form.repeat(latest.run, leaves)
 
-    def _given(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Callable[..., Any], list[Any]]:
+    def _specialize(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Callable[..., Any], list[Any]]:
         """The step for these static arguments, compiled, and its other arguments, all by position."""
         more = [f"argument{k}" for k in range(len(self._names), len(args))]
         given = [*zip([*self._names, *more], args), *named.items()]  # noqa: B905  # of all names, or fewer
@@ -131,7 +131,7 @@ class Compiled:
         if step is None:
             if self._signature is not None:
                 self._signature.bind(*args, **named)  # Python's own error for a wrong call
-            plain = _of_trees(self._step, names, len(args), {name: x for name, _, x in static})
+            plain = _bind_static(self._step, names, len(args), {name: x for name, _, x in static})
             if len(self._of_given) >= MAX_INPUT_FORMS:
                 warnings.warn(_MANY_FORMS, CompileWarning, stacklevel=3)
                 return plain, trees
@@ -155,7 +155,7 @@ class Compiled:
             UsageError: as `explain`, or the arguments have another form.
         """
         table, proved = self._table(), self._latest._recent[0]
-        read = proved.read(tuple(self._given(args, named)[1]) if named or self._static else args)
+        read = proved.read(tuple(self._specialize(args, named)[1]) if named or self._static else args)
         if read is None:
             raise UsageError("[compile] profile: expected arguments of the form that the step was called with last")
         natives = [x.data for x in read]
@@ -182,7 +182,7 @@ class Compiled:
                            "compile it where it is loaded")
 
 
-class _Proved(NamedTuple):
+class _CachedProgram(NamedTuple):
     """A step for arguments of one form and layout, for which it repeats its operators."""
 
     read: Callable[[Any], list[Tensor] | None]
@@ -190,10 +190,10 @@ class _Proved(NamedTuple):
     is_composed: bool
     """True if it repeats composed rules only."""
     run: Callable[..., list[Array]]
-    of_form: _OfForm
+    of_form: _FormStep
 
 
-class _OfForm:
+class _FormStep:
     """A step for arguments of one form."""
 
     def __init__(self, step: Callable[..., Any], args: Any, backend: Backend, patience: int) -> None:
@@ -205,7 +205,7 @@ class _OfForm:
         self.replay = Replay(self._run, backend, partial(variables, step), patience)
         self._donated: list[int] = []
         """The numbers of the leaves that the step donates to an optimizer; known after the first call."""
-        self._proved: dict[Any, _Proved] = {}
+        self._proved: dict[Any, _CachedProgram] = {}
         """By the layout of the arguments."""
         self._calls, self._look = 0, _FIRST_LOOK
 
@@ -214,21 +214,21 @@ class _OfForm:
         self._calls += 1
         if self._calls >= self._look:
             self._look *= 2
-            self.replay.look(self._calls)
+            self.replay.check_variables(self._calls)
         if self.replay.changed:
             run = self.replay.step
         results = run(*arrays_of_step(leaves, self._donated))
         if self._donated:
-            spend([leaves[k] for k in self._donated])
+            mark_donated([leaves[k] for k in self._donated])
         if self._backend.lazy:  # as `value_and_grad`
             self._backend.begin(results)
         return self._build(results)
 
-    def proved(self, args: Any, leaves: list[Tensor]) -> _Proved | None:
+    def proved(self, args: Any, leaves: list[Tensor]) -> _CachedProgram | None:
         """The program for such arguments; None before two calls have been recorded."""
         layout = self.replay.layout([x.data for x in leaves])
         if layout not in self._proved and (run := self.replay.proved.get(layout)) is not None:
-            self._proved[layout] = _Proved(reader(args, self._backend), is_composed_only(), run, self)
+            self._proved[layout] = _CachedProgram(reader(args, self._backend), is_composed_only(), run, self)
         return self._proved.get(layout)
 
     def _run(self, *natives: Array) -> list[Array]:
@@ -239,7 +239,7 @@ class _OfForm:
             result = self._step(*tree.unflatten(self._arguments, given))
         finally:
             compiled_step.reset(token)
-        self._donated = [k for k, x in enumerate(given) if is_spent(x)]
+        self._donated = [k for k, x in enumerate(given) if is_donated(x)]
         if result is None:
             raise CompileError("[compile] expected a tree of tensors as the result, found None; does the step lack a "
                                "return?")
@@ -247,7 +247,7 @@ class _OfForm:
         actual = form(result, leaves)
         for leaf in leaves:
             if not isinstance(leaf, Tensor):
-                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_wrong(leaf)}")
+                raise CompileError(f"[compile] result '{_path(result, leaf)}': {_leaf_error(leaf)}")
             if leaf._is_recorded():
                 raise CompileError(f"[compile] result '{_path(result, leaf)}': expected a value of this step alone, "
                                    "found one of a gradient that is still being computed in another thread")
@@ -273,7 +273,7 @@ def _names(step: Callable[..., Any]) -> list[str]:
                                          if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
-def _of_trees(step: Callable[..., Any], names: tuple[str, ...], by_position: int, static: dict[str, Any],
+def _bind_static(step: Callable[..., Any], names: tuple[str, ...], by_position: int, static: dict[str, Any],
               ) -> Callable[..., Any]:
     """A function of trees of tensors alone, by position: the step with these static arguments, and with the arguments
     behind the first `by_position` by name.
@@ -304,7 +304,8 @@ def _backend_of(leaves: list[Any], args: Any, step: Callable[..., Any]) -> Backe
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             argument = _argument(step, _path(args, leaf))
-            raise CompileError(f"[compile] {argument}: {_wrong(leaf) if argument != _SELF else _of_method(leaf)}")
+            text = _leaf_error(leaf) if argument != _SELF else _method_error(leaf)
+            raise CompileError(f"[compile] {argument}: {text}")
         if backend is None:
             backend = leaf.backend
         elif leaf.backend is not backend:
@@ -318,11 +319,11 @@ def _path(root: Any, leaf: Any) -> str:
     return next(path for path, known in tree.items(root) if known is leaf)
 
 
-def _wrong(leaf: Any) -> str:
+def _leaf_error(leaf: Any) -> str:
     return f"expected a duoln.Tensor, found {described(leaf)}; {_remedy(leaf)}"
 
 
-def _of_method(instance: Any) -> str:
+def _method_error(instance: Any) -> str:
     return (f"expected trees of tensors, found a method of {described(instance)}; compile the bound method, as in "
             "self.step = duoln.compile(self.step), and call it when the object no longer changes")
 

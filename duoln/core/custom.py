@@ -48,7 +48,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     name = name_of(function)
 
     def forward(be: Backend, /, *arrays: Array, form: Any) -> tuple[Any, _Saved]:
-        args = _filled(form, iter([Tensor(a, be) for a in arrays]))
+        args = _insert_tensors(form, iter([Tensor(a, be) for a in arrays]))
         result = function(*args)
         if not isinstance(result, tuple) or len(result) != 2 or not callable(result[1]):
             raise DtypeError(f"[custom_gradient] {name}: expected a pair (y, back), found {described(result)}")
@@ -95,5 +95,5 @@ class _Place:
 _PLACE = _Place()
 
 
-def _filled(form: Any, tensors: Any) -> Any:
+def _insert_tensors(form: Any, tensors: Any) -> Any:
     return tree.map(lambda x: next(tensors) if x is _PLACE else x, form)

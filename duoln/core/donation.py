@@ -21,7 +21,7 @@ compiled_step: ContextVar[Callable[..., Any] | None] = ContextVar("compiled_step
 """The function of the compiled step around, which looks at its arguments itself; None outside of one."""
 
 
-class _Spent:
+class _DonatedArray:
     """Stands for the array of a tensor that was donated."""
 
     def __getattr__(self, name: str) -> Never:
@@ -30,38 +30,38 @@ class _Spent:
                          "update keeps the old values")
 
 
-_SPENT = _Spent()
+_SPENT = _DonatedArray()
 
 
-def spend(tensors: Iterable[Tensor]) -> None:
+def mark_donated(tensors: Iterable[Tensor]) -> None:
     """Let every later reading of these tensors raise UsageError."""
     for x in tensors:
         x.data = _SPENT
 
 
-def is_spent(x: Tensor) -> bool:
+def is_donated(x: Tensor) -> bool:
     """True if the tensor was donated."""
     return x.data is _SPENT
 
 
-def _holders(tensors: Sequence[Tensor]) -> set[int]:
+def _refcounts(tensors: Sequence[Tensor]) -> set[int]:
     return {sys.getrefcount(x.data) for x in tensors}
 
 
-_ALONE = _holders([Tensor(np.zeros(1), cast(Backend, object()))])
+_ALONE = _refcounts([Tensor(np.zeros(1), cast(Backend, object()))])
 """The reference count of arrays that only their tensors hold."""
 
 
-def own_array(x: Tensor) -> Array:
+def unshared_array(x: Tensor) -> Array:
     """The tensor's array, or a copy if something else holds it too."""
     if x.backend.lazy or x.backend.queues:
         return x.data  # a lazy array is not overwritten; a CUDA graph holds the arrays that it overwrites
-    return x.data if _holders([x]) == _ALONE else x.data.copy()
+    return x.data if _refcounts([x]) == _ALONE else x.data.copy()
 
 
-def own(x: Tensor) -> Tensor:
-    """The tensor, or one with a copy of its array, see `own_array`."""
-    array = own_array(x)
+def unshared_tensor(x: Tensor) -> Tensor:
+    """The tensor, or one with a copy of its array, see `unshared_array`."""
+    array = unshared_array(x)
     return x if array is x.data else Tensor(array, x.backend)
 
 
@@ -70,8 +70,8 @@ def arrays_of_step(leaves: Sequence[Tensor], donated: Sequence[int]) -> list[Arr
     if not donated or (be := leaves[0].backend).lazy or compiled_step.get() is not None:
         return [x.data for x in leaves]
     names = [id(x.data) for x in leaves]
-    if len(set(names)) == len(names) and (be.queues or _holders([leaves[k] for k in donated]) <= _ALONE):
+    if len(set(names)) == len(names) and (be.queues or _refcounts([leaves[k] for k in donated]) <= _ALONE):
         return [x.data for x in leaves]
     given = set(donated)
-    return [x.data if k not in given else x.data.copy() if names.count(names[k]) > 1 else own_array(x)
+    return [x.data if k not in given else x.data.copy() if names.count(names[k]) > 1 else unshared_array(x)
             for k, x in enumerate(leaves)]

@@ -23,7 +23,7 @@ _LARGEST_BFLOAT16 = 3.3895313892515355e38
 """(2 - 2^-7) 2^127."""
 
 
-def chosen(name: str | None) -> Backend:
+def backend_or_default(name: str | None) -> Backend:
     """The backend of that name, or the one that `duoln.backend()` chooses. `runtime`, above all layers, knows them."""
     backend: Backend = importlib.import_module("duoln.runtime").backend(name)
     return backend
@@ -44,7 +44,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
     if dtype is not None and (not isinstance(dtype, str) or dtype not in backend.dtypes):
         raise DtypeError(f"[tensor] dtype: expected one of {', '.join(backend.dtypes)} on {backend.name}, "
                          f"found {dtype!r:.60}{did_you_mean(dtype, backend.dtypes)}")
-    wanted = dtype or _own_dtype(x, values, backend)
+    wanted = dtype or _inferred_dtype(x, values, backend)
     if wanted != "bfloat16" and values.dtype == wanted:
         return values, wanted
     if wanted == "int32" and values.dtype.kind in "iu" and ((whole := values.astype(np.int32)) == values).all():
@@ -57,7 +57,7 @@ def host_array(x: Any, backend: Backend, dtype: str | None) -> tuple[np.ndarray,
 
 
 def _as_array(x: Any) -> np.ndarray:
-    if _holds(x, (Tensor, np.ma.MaskedArray)):
+    if _contains_type(x, (Tensor, np.ma.MaskedArray)):
         refuse_masked("tensor", x)
         raise DtypeError("[tensor] expected numbers on the host, found tensors in a list; put them together with "
                          "ops.stack")
@@ -83,42 +83,42 @@ def _depth(x: Any) -> int:
     return 1 + _depth(x[0]) if isinstance(x, list | tuple) and x else 0
 
 
-def _holds(x: Any, kinds: type | tuple[type, ...]) -> bool:
-    return isinstance(x, kinds) or (isinstance(x, list | tuple) and any(_holds(v, kinds) for v in x))
+def _contains_type(x: Any, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(x, kinds) or (isinstance(x, list | tuple) and any(_contains_type(v, kinds) for v in x))
 
 
 def refuse_masked(name: str, x: Any) -> None:
     """Raises DtypeError for a masked array of NumPy, also in a list: its hidden values would count."""
-    if _holds(x, np.ma.MaskedArray):
+    if _contains_type(x, np.ma.MaskedArray):
         raise DtypeError(f"[{name}] expected an array without a mask, found numpy.ma.MaskedArray; give "
                          "x.filled(value), and the mask as a tensor of its own")
 
 
-def _own_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
+def _inferred_dtype(x: Any, values: np.ndarray, backend: Backend) -> str:
     """The dtype of values for which the caller asked for none."""
     if values.dtype.kind in "iu":
         return "int32"
     name = values.dtype.name
     if name == "float64" and isinstance(x, list | tuple | int | float) and not isinstance(x, np.generic):
-        return "int32" if _whole(x) else "float32"
+        return "int32" if _only_integers(x) else "float32"
     if name not in backend.dtypes:
-        actual = described(x) if values.dtype.kind == "O" and not values.ndim else _kind(values)
+        actual = described(x) if values.dtype.kind == "O" and not values.ndim else _dtype_words(values)
         raise DtypeError(f"[tensor] expected one of {', '.join(backend.dtypes)} on {backend.name}, found {actual}"
                          f"{'' if values.dtype.kind in _TEXTS else '; convert the array or pass dtype='}")
     return name
 
 
-def _kind(values: np.ndarray) -> str:
+def _dtype_words(values: np.ndarray) -> str:
     """The kind of an array's values in words: NumPy calls a text of three letters str96."""
     return _TEXTS.get(values.dtype.kind, values.dtype.name)
 
 
-def _whole(x: Any) -> bool:
+def _only_integers(x: Any) -> bool:
     """True if lists hold integers only; some of them may need more than 64 bits."""
-    return all(_whole(v) for v in x) if isinstance(x, list | tuple) and len(x) else isinstance(x, int)
+    return all(_only_integers(v) for v in x) if isinstance(x, list | tuple) and len(x) else isinstance(x, int)
 
 
-def check_held(name: str, role: str, number: float, dtype: str) -> float:
+def check_representable(name: str, role: str, number: float, dtype: str) -> float:
     """A number that a dtype holds; rounding does not count. Raises DtypeError for another one."""
     _check_values(f"[{name}] {role}:", np.asarray(number, np.float64), dtype)
     return number
@@ -127,7 +127,7 @@ def check_held(name: str, role: str, number: float, dtype: str) -> float:
 def _check_values(whose: str, values: np.ndarray, wanted: str) -> None:
     """Raises DtypeError for a value that the conversion would change; rounding does not count as a change."""
     if values.dtype.kind not in "biuf":
-        raise DtypeError(f"{whose} expected real numbers, found {_kind(values)}")
+        raise DtypeError(f"{whose} expected real numbers, found {_dtype_words(values)}")
     if wanted == "bool":
         bad, allowed = (values != 0) & (values != 1), "0 or 1 for dtype bool"
     elif wanted == "int32":

@@ -49,7 +49,7 @@ def pullback(fn: Callable[..., Any], params: Any, *args: Any) -> tuple[Any, Call
 
     for place, leaf in enumerate(tree.leaves(params)):
         if not isinstance(leaf, Tensor) or (leaf.data.dtype not in leaf.backend.wide and leaf.dtype not in REALS):
-            raise _no_parameter([path for path, _ in tree.items(params)][place], leaf)
+            raise _parameter_error([path for path, _ in tree.items(params)][place], leaf)
         leaves.append(Tensor(leaf.data, leaf.backend, tape.new_place()))
     tracked = tree.unflatten(params, leaves)
     token = _recording.set(fn)
@@ -85,7 +85,7 @@ def pullback_at(places: Sequence[int], fn: Callable[..., Any], args: Sequence[An
     return pullback(of_chosen, [args[k] for k in places])
 
 
-def _no_parameter(path: str, leaf: Any) -> DtypeError:
+def _parameter_error(path: str, leaf: Any) -> DtypeError:
     role = f"parameter '{path}'" if path else "params"
     where = f"[value_and_grad] {role}: expected"
     if isinstance(leaf, Tensor):
@@ -106,7 +106,7 @@ def tensors_of(result: Any) -> list[Tensor]:
     return [leaf for leaf in tree.leaves(result) if isinstance(leaf, Tensor)]
 
 
-class Made:
+class PicklableFunction:
     """A function, and the call `maker(*args)` that made it, of another function first.
 
     It pickles and copies as this call; Python's closures do not.
@@ -166,7 +166,7 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
 
     def run(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if len(args) <= max(places):
-            args, kwargs = _by_position(fn, max(places), args, kwargs)
+            args, kwargs = _to_positional(fn, max(places), args, kwargs)
 
         def of_chosen(chosen: Any) -> Any:
             whole = list(args)
@@ -202,10 +202,10 @@ def value_and_grad(fn: Callable[..., Any], has_aux: bool = False, argnums: int |
         return (value, tree.map(lambda x: Tensor(x.data, x.backend) if isinstance(x, Tensor) else x, aux)), gradients
 
     run.__name__ = run.__qualname__ = f"value_and_grad({name_of(fn)})"
-    return Made(run, value_and_grad, (fn, has_aux, argnums))
+    return PicklableFunction(run, value_and_grad, (fn, has_aux, argnums))
 
 
-def _by_position(fn: Callable[..., Any], last: int, args: tuple[Any, ...], kwargs: dict[str, Any],
+def _to_positional(fn: Callable[..., Any], last: int, args: tuple[Any, ...], kwargs: dict[str, Any],
                  ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments of a call, those up to the `last` by position. Raises CallError for one that is not given."""
     names = list(inspect.signature(fn).parameters)[len(args):last + 1]

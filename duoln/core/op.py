@@ -36,12 +36,12 @@ import numpy as np
 
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap, kind_name, name_of
-from duoln.core.call import called, checked
+from duoln.core.call import compile_call, compile_check
 from duoln.core.checked_rule import checked_rule
 from duoln.core.pytorch_names import add_hint
 from duoln.core.rule import Rule
 from duoln.core.spec import Spec
-from duoln.core.step.repeated import recordings, used_elsewhere
+from duoln.core.step.repeated import note_thread_uses, recordings
 from duoln.core.storage import candidates, common_dtype
 from duoln.core.tape import Record, Tape
 from duoln.core.tensor import Tensor
@@ -58,7 +58,7 @@ _watch: ContextVar[Callable[[Op[..., Any], Rule], Rule] | None] = ContextVar("wa
 
 def composed_only() -> contextlib.AbstractContextManager[None]:
     """Within this context every op of this thread runs its composed rule, as under DUOLN_RULES=composed."""
-    return bound(_composed_only, True)
+    return context_value(_composed_only, True)
 
 
 def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
@@ -67,12 +67,12 @@ def each_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.Abstr
     Of several such contexts the innermost is asked first; those around it get the rule that it returns.
     """
     around = _watch.get()
-    return only_rule(through if around is None else lambda op, rule: around(op, through(op, rule)))
+    return replace_rules(through if around is None else lambda op, rule: around(op, through(op, rule)))
 
 
-def only_rule(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
+def replace_rules(through: Callable[[Op[..., Any], Rule], Rule]) -> contextlib.AbstractContextManager[None]:
     """As `each_rule`, but contexts around it are not asked."""
-    return bound(_watch, through)
+    return context_value(_watch, through)
 
 
 def is_composed_only() -> bool:
@@ -85,13 +85,13 @@ def is_watched() -> bool:
     return _watch.get() is not None
 
 
-def is_plain() -> bool:
+def is_unobserved() -> bool:
     """True if nothing in this thread watches operators, records them or chooses other rules for them."""
     return not (_composed_only.get() or _watch.get() is not None or recordings)
 
 
 @contextlib.contextmanager
-def bound(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+def context_value(variable: ContextVar[Any], value: Any) -> Iterator[None]:
     """Within this context the variable has this value."""
     token = variable.set(value)
     try:
@@ -133,13 +133,13 @@ class Op(Generic[P, R]):
             function.__name__ = function.__qualname__ = name  # Python's own errors about arguments name it
         self.name = self.__name__ = self.__qualname__ = function.__name__
         self.__wrapped__ = function  # inspect.signature reads the signature from this attribute
-        self._run: Callable[P, R] = self._first
-        self.check: Callable[..., None] = self._first_check
+        self._run: Callable[P, R] = self._compile_call
+        self.check: Callable[..., None] = self._compile_check
         """Checks arrays by the declaration, for a function that changes them first. It raises as `Spec.check`."""
 
-    def _first(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def _compile_call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The first call makes the function that runs in all calls: to make those of all operators takes too long."""
-        self._run = called(self)
+        self._run = compile_call(self)
         return self._run(*args, **kwargs)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -149,8 +149,8 @@ class Op(Generic[P, R]):
             add_hint(error, self.function)
             raise
 
-    def _first_check(self, *args: Tensor | None) -> None:
-        self.check = checked(self)
+    def _compile_check(self, *args: Tensor | None) -> None:
+        self.check = compile_check(self)
         self.check(*args)
 
     def __get__(self, instance: object, owner: type | None = None) -> Op[P, R]:
@@ -195,25 +195,25 @@ class Op(Generic[P, R]):
         """The rule that runs on these native arrays."""
         is_narrow = any(getattr(x, "dtype", None) in backend.narrow for x in arrays)
         if is_narrow:
-            return self._of_narrow(backend, arrays, attrs)
-        return self._of_wide(backend, arrays, attrs, _size(arrays))
+            return self._select_narrow(backend, arrays, attrs)
+        return self._select_wide(backend, arrays, attrs, _size(arrays))
 
     def bind(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any], **options: Any,
              ) -> Callable[..., None] | None:
         """The function that the rule for checked native arrays gives for calls by address, see `Rule.bind`; or None.
 
-        It stands for calls while `is_plain()`. The options are the rule's own.
+        It stands for calls while `is_unobserved()`. The options are the rule's own.
         """
         rule = self.select(backend, arrays, attrs)
         return None if rule.bind is None else rule.bind(backend, *arrays, **attrs, **options)
 
-    def _of_narrow(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
+    def _select_narrow(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Rule:
         """The rule that runs on these arrays, of which some have 16 bits."""
         rules = self.rules(backend.name)
         return next(rule for rule, given in candidates(self.name, backend, rules, self.like, arrays)
                     if self._refusal(rule, backend, given, attrs) is None)
 
-    def _of_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any], size: int) -> Rule:
+    def _select_wide(self, backend: Backend, arrays: Sequence[Any], attrs: Mapping[str, Any], size: int) -> Rule:
         """The rule that runs on these arrays, none of which has 16 bits, and the largest of which has `size` values."""
         if not _composed_only.get():
             for rule in self._rules.get(backend.name, ()):
@@ -223,7 +223,7 @@ class Op(Generic[P, R]):
                     reason = rule.supports(backend, *arrays, **attrs)
                     if reason is not None:
                         if reason.__class__ is not str:
-                            raise self._no_reason(rule, reason)
+                            raise self._supports_error(rule, reason)
                         continue
                 if backend.proofs is None or backend.proofs.refusal(self.name, rule, arrays, attrs) is None:
                     return rule
@@ -239,13 +239,13 @@ class Op(Generic[P, R]):
             reason = rule.supports(backend, *arrays, **attrs)
             if reason is not None:
                 if not isinstance(reason, str):
-                    raise self._no_reason(rule, reason)
+                    raise self._supports_error(rule, reason)
                 return reason
         if backend.proofs is None or (self._composed is not None and rule.name == self._composed.name):
             return None
         return backend.proofs.refusal(self.name, rule, arrays, attrs)
 
-    def _no_reason(self, rule: Rule, reason: object) -> DtypeError:
+    def _supports_error(self, rule: Rule, reason: object) -> DtypeError:
         return DtypeError(f"[{self.name}] rule '{rule.name}': expected of supports None, or a text that says why the "
                           f"rule cannot run; found {described(reason)}")
 
@@ -259,9 +259,9 @@ class Op(Generic[P, R]):
             UsageError: the operator needs no rule for these arguments. The rest as a call.
         """
         try:
-            with each_rule(self._stopped):
+            with each_rule(self._stop_rule):
                 self(*args, **kwargs)
-        except _Stopped as call:
+        except _RuleStop as call:
             backend, natives, attrs = call.backend, call.natives, call.attrs
         else:
             raise UsageError(f"[{self.name}] explain: expected arguments that a rule computes with, found some for "
@@ -277,10 +277,10 @@ class Op(Generic[P, R]):
                 break
         return verdicts
 
-    def _stopped(self, op: Op[..., Any], rule: Rule) -> Rule:
+    def _stop_rule(self, op: Op[..., Any], rule: Rule) -> Rule:
         """In the place of a rule of this op, one that stops the call and keeps its arguments."""
         def forward(be: Backend, /, *natives: Any, **attrs: Any) -> tuple[Any, Any]:
-            raise _Stopped(be, natives, attrs)
+            raise _RuleStop(be, natives, attrs)
 
         return Rule(rule.name, forward, rule.vjp) if op is self else rule
 
@@ -327,18 +327,18 @@ class Op(Generic[P, R]):
         if backend is None:
             raise DtypeError(f"[{self.name}] expected a duoln.Tensor among the arguments, found none")
         if dtype in backend.narrow or (is_mixed and self._has_narrow(args)):
-            rule = self._of_narrow(backend, natives, attrs)
+            rule = self._select_narrow(backend, natives, attrs)
         elif size < self._least.get(backend.name, inf) and self._composed is not None:
             rule = self._composed
         else:
-            rule = self._of_wide(backend, natives, attrs, size)
+            rule = self._select_wide(backend, natives, attrs, size)
         if backend.lazy:
             backend.join()
         watch = _watch.get()
         if watch is not None:
             rule = watch(self, rule)
         if recordings:
-            used_elsewhere(natives)
+            note_thread_uses(natives)
         try:
             computed = rule.forward(backend, *natives, **attrs)
         except FloatingPointError:
@@ -372,7 +372,7 @@ class Op(Generic[P, R]):
             common_dtype(self.name, dtypes)
         return any(dtype in STORAGE for dtype in dtypes)
 
-    def _no_tensor(self, arg: object) -> DtypeError:
+    def _not_tensor_error(self, arg: object) -> DtypeError:
         return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; {how_to_wrap(arg)}")
 
 
@@ -381,7 +381,7 @@ def _size(natives: Sequence[Any]) -> int:
     return max([getattr(x, "size", 0) for x in natives], default=0)
 
 
-class _Stopped(BaseException):
+class _RuleStop(BaseException):
     """A call that stopped before its rule, with what the rule would get. No operator may catch it as an error."""
 
     def __init__(self, backend: Backend, natives: tuple[Any, ...], attrs: dict[str, Any]) -> None:

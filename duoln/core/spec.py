@@ -35,7 +35,7 @@ _ARRAY = re.compile(r"(?:(\*?\w+): )?(own\b ?)?(?:like (\w+)|(\w+)?(?:\[([^\]]*)
 _AXIS = re.compile(r"(\*[a-zA-Z_]\w*|\d+|(\d+ )?[a-zA-Z_]\w*\+?)$")
 
 
-class Array(NamedTuple):
+class ArraySpec(NamedTuple):
     """An argument or a result."""
 
     name: str
@@ -62,8 +62,8 @@ class Array(NamedTuple):
 class Spec(NamedTuple):
     """The arguments and the results of an operator or of a launch."""
 
-    inputs: tuple[Array, ...]
-    outputs: tuple[Array, ...]
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
     text: str
 
     @classmethod
@@ -122,25 +122,25 @@ class Spec(NamedTuple):
             DtypeError: one is no tensor, or has another dtype. MixedBackendError: they are on several backends.
             ShapeError: the axes do not fit together; for example `[layer_norm] last axis is 5, gain has 4`.
         """
-        for each, x in self._given(args):
+        for each, x in self._present_arguments(args):
             if each.kind == "real" and not isinstance(x, Tensor):
-                raise no_tensor(name, x, self._role(each))
-        check_float(name, *[x for each, x in self._given(args) if each.kind == "real"])
-        first = next(x for _, x in self._given(args))
-        for each, x in self._given(args):
+                raise not_tensor_error(name, x, self._role(each))
+        check_float(name, *[x for each, x in self._present_arguments(args) if each.kind == "real"])
+        first = next(x for _, x in self._present_arguments(args))
+        for each, x in self._present_arguments(args):
             if each.kind in ("int32", "bool"):
                 check_beside(name, each.name, x, each.kind, first)
             elif each.kind == "any":
                 check_tensors(name, first, x)
         sizes: dict[str, Any] = {}
-        for each, x in self._given(args):
+        for each, x in self._present_arguments(args):
             if each.axes is not None:
                 self._check_axes(name, each, x, sizes, first)
 
-    def _given(self, args: Sequence[Any]) -> list[tuple[Array, Any]]:
+    def _present_arguments(self, args: Sequence[Any]) -> list[tuple[ArraySpec, Any]]:
         return [(each, x) for each, x in zip(self.inputs, args, strict=True) if not (x is None and each.optional)]
 
-    def _check_axes(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any], first: Tensor) -> None:
+    def _check_axes(self, name: str, array: ArraySpec, x: Tensor, sizes: dict[str, Any], first: Tensor) -> None:
         """Bind the axes that are new, and compare the others."""
         assert array.axes is not None
         fixed = [axis for axis in array.axes if axis[0] != "*"]
@@ -169,10 +169,10 @@ class Spec(NamedTuple):
             if not is_right:
                 raise self._misfit(name, array, x, sizes, first)
 
-    def _role(self, array: Array) -> str:
+    def _role(self, array: ArraySpec) -> str:
         return f"{array.name}: " if len(self.inputs) > 1 and array is not self.inputs[0] else ""
 
-    def _misfit(self, name: str, array: Array, x: Tensor, sizes: dict[str, Any], first: Tensor) -> ShapeError:
+    def _misfit(self, name: str, array: ArraySpec, x: Tensor, sizes: dict[str, Any], first: Tensor) -> ShapeError:
         """The error of an argument whose axes are not those of the arguments before it."""
         lead, axes = self.inputs[0], array.axes or ()
         if len(axes) == 1 and axes[0][0] != "*" and lead.axes and axes[0] == lead.axes[-1] and axes[0] in sizes:
@@ -213,7 +213,7 @@ class Spec(NamedTuple):
         return " and ".join(parts)
 
 
-def _axes_tests(array: Array, bound: dict[str, str]) -> list[str]:
+def _axes_tests(array: ArraySpec, bound: dict[str, str]) -> list[str]:
     """The conditions on one argument's axes; binds the axes that are new to expressions."""
     if array.axes is None:
         return []
@@ -245,7 +245,7 @@ def _axes_tests(array: Array, bound: dict[str, str]) -> list[str]:
     return tests
 
 
-def _array(piece: str) -> Array:
+def _array(piece: str) -> ArraySpec:
     match = _ARRAY.match(" ".join(piece.split()))
     if not match:
         raise ValueError(f"expected 'name: kind', 'name: kind[axes]' or 'like name', found {piece!r}")
@@ -259,7 +259,7 @@ def _array(piece: str) -> Array:
         raise ValueError(f"expected axes such as width, 4, 2 width, width+, and at most one *rows, found {piece!r}")
     named = None if axes is None else tuple([word.rstrip("+") for word in words])
     filled = tuple([word[:-1] for word in words if word.endswith("+")])
-    return Array(name or "y", kind or "like", named, bool(optional), like, filled, bool(or_one), bool(own))
+    return ArraySpec(name or "y", kind or "like", named, bool(optional), like, filled, bool(or_one), bool(own))
 
 
 def check_tensors(name: str, *tensors: Any) -> None:
@@ -270,7 +270,7 @@ def check_tensors(name: str, *tensors: Any) -> None:
     """
     for x in tensors:
         if not isinstance(x, Tensor):
-            raise no_tensor(name, x)
+            raise not_tensor_error(name, x)
         if x.backend is not tensors[0].backend:
             raise MixedBackendError(f"[{name}] expected one backend, found {tensors[0].backend.name} and "
                                     f"{x.backend.name}")
@@ -284,7 +284,7 @@ def check_float(name: str, *tensors: Any) -> None:
     backend = dtype = None
     for x in tensors:
         if not isinstance(x, Tensor):
-            raise no_tensor(name, x)
+            raise not_tensor_error(name, x)
         if x.backend is backend and x.data.dtype == dtype:  # native dtypes compare faster than their names
             continue
         if x.dtype not in REALS:
@@ -306,7 +306,7 @@ def check_beside(name: str, role: str, x: Any, dtype: str, like: Tensor) -> None
         raise MixedBackendError(f"[{name}] expected one backend, found {like.backend.name} and {x.backend.name}")
 
 
-def no_tensor(name: str, value: Any, role: str = "") -> DtypeError:
+def not_tensor_error(name: str, value: Any, role: str = "") -> DtypeError:
     """The error for an argument that should have been a tensor; `role` is its name, with a colon."""
     if isinstance(value, list | tuple) and any(isinstance(x, Tensor) for x in value):
         remedy = f"give the tensors one by one, {name}(x, y)"

@@ -12,7 +12,7 @@ from typing import Any
 
 from duoln import tree as trees
 from duoln.backends.protocol import Array, Backend
-from duoln.core.step.program import Text
+from duoln.core.step.program import FunctionText
 from duoln.core.tensor import Tensor
 from duoln.errors import CompileError
 
@@ -57,7 +57,7 @@ def _check_attributes(tree: Any) -> None:
                            f"the attribute {next(iter(attributes))!r}, which would be a constant of the compiled step")
 
 
-class _Walk(Text):
+class _Walk(FunctionText):
     """A function that walks through a tree."""
 
     def __init__(self, backend: Backend) -> None:
@@ -85,7 +85,7 @@ def _read(text: _Walk, tree: Any, name: str, backend: Backend) -> bool:
         native = tree.data
         tests = [f"type({name}) is not Tensor", f"{name}.backend is not backend",
                  f"({name}.node is not None and {name}._is_recorded())",
-                 f"(native := {name}.data).dtype != {text.keep(native.dtype)}", f"native.shape != {native.shape}"]
+                 f"(native := {name}.data).dtype != {text.name_for(native.dtype)}", f"native.shape != {native.shape}"]
         if not backend.lazy:  # where an axis has one entry, no stride of it counts
             tests.append("not native.flags.c_contiguous" if native.flags.c_contiguous else
                          f"native.strides != {native.strides}")
@@ -97,7 +97,7 @@ def _read(text: _Walk, tree: Any, name: str, backend: Backend) -> bool:
     if kind not in _BRANCHES:
         return False
     names = [f"{name}_{k}" for k in range(len(tree))]
-    differs = f"[*{name}] != {text.keep([*tree])}" if kind is dict else f"len({name}) != {len(tree)}"
+    differs = f"[*{name}] != {text.name_for([*tree])}" if kind is dict else f"len({name}) != {len(tree)}"
     text.lines += [f"if type({name}) is not {kind.__name__} or {differs}: return None",
                    f"[{', '.join(names)}] = {name}{'.values()' if kind is dict else ''}"]
     branches = tree.values() if kind is dict else tree
@@ -132,6 +132,6 @@ def _built(text: _Walk, tree: Any) -> str | None:
     if None in made:
         return None
     if kind is dict:
-        return f"{{{', '.join([f'{text.keep(key)}: {each}' for key, each in zip(tree, made, strict=True)])}}}"
+        return f"{{{', '.join([f'{text.name_for(key)}: {each}' for key, each in zip(tree, made, strict=True)])}}}"
     entries = "".join([f"{each}, " for each in made])
     return f"[{entries}]" if kind is list else f"({entries})"

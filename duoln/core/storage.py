@@ -75,19 +75,19 @@ def candidates(name: str, be: Backend, rules: Sequence[Rule], like: Like | None,
             rounded: Dtypes | None = None if like is None else tuple([
                 dtype if k is not None and k not in rule.stored and dtype in STORAGE else None
                 for k, dtype in zip(like, outputs, strict=True)])
-            yield _fitted(rule, rule.name, wide, rounded), _widened(be, natives, wide)
+            yield _casting_rule(rule, rule.name, wide, rounded), _widened(be, natives, wide)
     wide = tuple([dtype if dtype in STORAGE else None for dtype in dtypes])
     arrays = _widened(be, natives, wide)
     for rule in rules:
         rounded = tuple([dtype if dtype in STORAGE else None for dtype in outputs])
-        yield _fitted(rule, f"{rule.name}, in float32", wide, rounded), arrays
+        yield _casting_rule(rule, f"{rule.name}, in float32", wide, rounded), arrays
 
 
 def _widened(be: Backend, natives: Sequence[Any], stored: Dtypes) -> list[Any]:
     return [x if dtype is None else be.astype(x, "float32") for x, dtype in zip(natives, stored, strict=True)]
 
 
-def _fitted(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
+def _casting_rule(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
     """The rule for arrays that are stored in other dtypes than it takes. The same arguments give the same object.
 
     Args:
@@ -100,11 +100,11 @@ def _fitted(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Ru
     if not any(outputs or ()) and not any(inputs):
         return rule
     if (name, inputs, outputs) not in rule.fitted:
-        rule.fitted[name, inputs, outputs] = _make(rule, name, inputs, outputs)
+        rule.fitted[name, inputs, outputs] = _make_casting_rule(rule, name, inputs, outputs)
     return rule.fitted[name, inputs, outputs]
 
 
-def _make(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
+def _make_casting_rule(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule:
     def forward(be: Backend, /, *arrays: Any, **attrs: Any) -> Any:
         computed: Any = rule.forward(be, *_widened(be, arrays, inputs), **attrs)
         if outputs is None or not isinstance(computed, tuple) or len(computed) != 2:
@@ -119,8 +119,8 @@ def _make(rule: Rule, name: str, inputs: Dtypes, outputs: Dtypes | None) -> Rule
 
     def widened_gout(be: Backend, gout: Any) -> Any:
         if not isinstance(gout, tuple):
-            return gout if to(0) is None else _wide(be, gout)
-        return tuple([g if to(k) is None else _wide(be, g) for k, g in enumerate(gout)])
+            return gout if to(0) is None else _gradient_to_float32(be, gout)
+        return tuple([g if to(k) is None else _gradient_to_float32(be, g) for k, g in enumerate(gout)])
 
     def vjp(be: Backend, saved: Any, gout: Any, needs: Sequence[bool]) -> Any:
         assert rule.vjp is not None
@@ -149,5 +149,5 @@ def _rounded(be: Backend, x: Array, dtype: str | None) -> Array:
     return be.astype(x, dtype) if dtype is not None and be.dtype(x) == "float32" else x
 
 
-def _wide(be: Backend, gradient: Array | None) -> Array | None:
+def _gradient_to_float32(be: Backend, gradient: Array | None) -> Array | None:
     return be.astype(gradient, "float32") if gradient is not None and be.dtype(gradient) in STORAGE else gradient

@@ -22,30 +22,30 @@ def watched() -> contextlib.AbstractContextManager[None]:
         NotFiniteError: a value is not finite. The message names the first operator with such a value, its role (input,
             output or gradient), the shape, and the position of the value.
     """
-    return each_rule(_watched)
+    return each_rule(_checking_rule)
 
 
-def _watched(op: Op[..., Any], rule: Rule) -> Rule:
+def _checking_rule(op: Op[..., Any], rule: Rule) -> Rule:
     """The same rule, which checks every value."""
     name = f"[{op.name}] rule '{rule.name}'"
 
     def forward(be: Backend, /, *arrays: Array | None, **attrs: Any) -> tuple[Any, Any]:
-        _look(be, name, "input", arrays)
+        _check_finite(be, name, "input", arrays)
         out, saved = rule.forward(be, *arrays, **attrs)
-        _look(be, name, "output", out if isinstance(out, tuple) else (out,))
+        _check_finite(be, name, "output", out if isinstance(out, tuple) else (out,))
         return out, saved
 
     def vjp(be: Backend, saved: Any, gout: Any, needs: Sequence[bool]) -> Sequence[Array | None]:
-        _look(be, name, "gradient of output", gout if isinstance(gout, tuple) else (gout,))
+        _check_finite(be, name, "gradient of output", gout if isinstance(gout, tuple) else (gout,))
         assert rule.vjp is not None
         gradients = rule.vjp(be, saved, gout, needs)
-        _look(be, name, "gradient of input", gradients)
+        _check_finite(be, name, "gradient of input", gradients)
         return gradients
 
     def pooled(argument: int, function: Callable[..., Array]) -> Callable[..., Array]:
         def of_all_uses(be: Backend, uses: Any) -> Array:
             gradient = function(be, uses)
-            _look(be, name, f"gradient of all uses of input {argument}, part", (gradient,))
+            _check_finite(be, name, f"gradient of all uses of input {argument}, part", (gradient,))
             return gradient
 
         return of_all_uses
@@ -54,7 +54,7 @@ def _watched(op: Op[..., Any], rule: Rule) -> Rule:
                                pooled={i: pooled(i, f) for i, f in rule.pooled.items()})
 
 
-def _look(be: Backend, name: str, role: str, arrays: Sequence[Any]) -> None:
+def _check_finite(be: Backend, name: str, role: str, arrays: Sequence[Any]) -> None:
     for k, array in enumerate(arrays):
         if array is None or isinstance(array, int | float) or be.dtype(array) not in REALS:
             continue

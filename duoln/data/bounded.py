@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from duoln.errors import DataError, DataFormatError, DataMissingError, DuolnError
-from duoln.system.filesystem import kind_of
+from duoln.system.filesystem import file_kind
 
 SMALL = 1 << 25
 """Any packed file may hold this many bytes."""
@@ -59,7 +59,7 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
-            raise DataFormatError(path, 0, "a regular file", kind_of(mode))
+            raise DataFormatError(path, 0, "a regular file", file_kind(mode))
     except BaseException:
         file.close()
         raise

@@ -15,7 +15,7 @@ from duoln.distributed.rank_info import COUNT, LAUNCHERS, LISTENER, MEETING, RAN
 from duoln.errors import RankError, UsageError
 from duoln.system import processes
 from duoln.system.cores import start_thread
-from duoln.system.stopping import handed_on
+from duoln.system.stopping import on_stop_signal
 
 LIFELINE = "DUOLN_RANK_LIFELINE"
 """Set for each rank: the descriptor of a pipe. The process that started the rank has its other end, which closes when
@@ -111,7 +111,7 @@ class Children:
             with contextlib.suppress(ProcessLookupError):
                 self.ranks[0].send_signal(number)
 
-        with handed_on(hand_on):
+        with on_stop_signal(hand_on):
             yield
 
 

@@ -47,7 +47,7 @@ _STREAMS = {"rnn": (0,), "lstm": (1, 0, 3, 2), "gru": (0, 1, 2)}
 """The number in the name of the stream that draws each gate's weights: an LSTM's gates are numbered as in eq. 20."""
 
 
-def limited(init: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
+def reject_unknown_options(init: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
     """A constructor that takes these parameters only, and raises UsageError for another one."""
     own = inspect.Signature(list(parameters))
     options = ", ".join(name for name, each in own.parameters.items() if each.kind is each.KEYWORD_ONLY)
@@ -104,7 +104,7 @@ class RecurrentCell(Module):
         if "cell" in vars(cls):
             whole = inspect.signature(cls.__init__).parameters.values()
             own = [each for each in whole if _OF_ONE_CELL.get(each.name, cls.cell) == cls.cell]
-            cls.__init__ = limited(cls.__init__, own)  # type: ignore[method-assign]
+            cls.__init__ = reject_unknown_options(cls.__init__, own)  # type: ignore[method-assign]
 
     def __init__(self, n_in: int, n_hidden: int, *, norm: Norm = "none", learned_state: bool = False,
                  bias: Bias = "one", forget_bias: float = 0.0, eps: float = 1e-5, gain: float | None = None,
@@ -251,14 +251,14 @@ class RecurrentCell(Module):
 
     def _has_population(self, params: Params) -> bool:
         """True if the parameters have statistics of a population, or these are gathered now."""
-        return self.norm == "batch" and (reports.is_asked(params) or "mean_x" in params)
+        return self.norm == "batch" and (reports.must_report(params) or "mean_x" in params)
 
     def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
                        reverse: bool) -> tuple[Tensor, States]:
         """A sequence by the statistics of a population; or by those of its batch, which are gathered."""
         w_x, w_h, bias, norms = self._arrays(params)
         check_cell(self.cell, self.norm, x, states, w_x, w_h, bias, norms, mask)
-        gathers = reports.is_asked(params)
+        gathers = reports.must_report(params)
         if mask is not None and not gathers:
             x = ops.where(ops.expand_dims(mask, axis=2), x, 0.0)
 
@@ -267,11 +267,11 @@ class RecurrentCell(Module):
                         Settings(self.norm, self.eps), reverse, self.gradient_limit, tell)
 
         if gathers:
-            (hidden, *last), statistics = step_statistics.gathered(run, norms, mask, reverse)
+            (hidden, *last), statistics = step_statistics.gather_statistics(run, norms, mask, reverse)
             if statistics:
                 reports.report(params, statistics)
         else:
-            keys = step_statistics.names(norms)
+            keys = step_statistics.statistic_names(norms)
             given = dict(zip(keys, parameters(self._name, params, keys), strict=True))
             hidden, *last = run(step_statistics.norms_by(given, norms, mask, reverse))
         return hidden, tuple(last)

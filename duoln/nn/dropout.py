@@ -16,7 +16,7 @@ from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import BELOW_1, check_flag, check_integer, check_number, described
 from duoln.core.gradient import is_recording
-from duoln.core.op import bound
+from duoln.core.op import context_value
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
@@ -62,8 +62,8 @@ class Dropout(Module):
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         check_params("Dropout", params)
         check_float("Dropout", x)
-        if reports.is_asked(params):
-            reports.report(params, _Seen(x.shape, x.dtype))
+        if reports.must_report(params):
+            reports.report(params, _InputForm(x.shape, x.dtype))
             return x
         if _MASK not in params:
             if self.p and is_recording() and not _no_dropout.get():
@@ -84,7 +84,7 @@ def dropout_of(name: str, given: float | Dropout) -> Dropout:
     return given if isinstance(given, Dropout) else Dropout(check_number(name, "dropout", given, BELOW_1))
 
 
-class _Seen(NamedTuple):
+class _InputForm(NamedTuple):
     """The shape and dtype of a layer's input."""
 
     shape: Shape
@@ -94,7 +94,7 @@ class _Seen(NamedTuple):
 @hinted
 def no_dropout() -> AbstractContextManager[None]:
     """Within this context no gradient needs masks, so `Dropout` layers without masks give no warning."""
-    return bound(_no_dropout, True)
+    return context_value(_no_dropout, True)
 
 
 class DropoutMasks:
@@ -127,7 +127,7 @@ class DropoutMasks:
         self.layers = {path: layer for path, layer in modules.items() if isinstance(layer, Dropout) and layer.p}
         self._around = {path: [m for place, m in modules.items() if not place or path.startswith(f"{place}.")][-1]
                         for path in self.layers}
-        self._shapes: dict[Any, dict[str, _Seen]] = {}
+        self._shapes: dict[Any, dict[str, _InputForm]] = {}
 
     def __call__(self, update: int, params: Params, *inputs: Any) -> Masks:
         """The masks as tensors, by path.
@@ -142,14 +142,14 @@ class DropoutMasks:
         return {path: Tensor(backend.asarray(mask), backend) for path, mask in
                 self.on_host(update, self.shapes(params, *inputs)).items()}
 
-    def shapes(self, params: Params, *inputs: Any) -> dict[str, _Seen]:
+    def shapes(self, params: Params, *inputs: Any) -> dict[str, _InputForm]:
         """The shape and dtype that each layer gets for such inputs, by path."""
         key = _form((params, inputs))
         if key not in self._shapes and self.layers:
-            self._shapes[key] = self._seen(params, inputs)
+            self._shapes[key] = self._input_forms(params, inputs)
         return self._shapes.get(key, {})
 
-    def on_host(self, update: int, shapes: dict[str, _Seen]) -> dict[str, np.ndarray]:
+    def on_host(self, update: int, shapes: dict[str, _InputForm]) -> dict[str, np.ndarray]:
         """The masks of an update as arrays, float64 for such values and float32 for all others, by path."""
         masks = {}
         for path, seen in shapes.items():
@@ -159,13 +159,13 @@ class DropoutMasks:
             masks[path] = (drawn / kind(keep)).astype(kind)
         return masks
 
-    def _seen(self, params: Params, inputs: tuple[Any, ...]) -> dict[str, _Seen]:
+    def _input_forms(self, params: Params, inputs: tuple[Any, ...]) -> dict[str, _InputForm]:
         paths = list(self.layers)
-        with reports.asked("DropoutMasks", params, paths, _backend_of((params, inputs))) as (asking, calls):
+        with reports.collect_reports("DropoutMasks", params, paths, _backend_of((params, inputs))) as (asking, calls):
             self._forward(asking, *inputs)
-        return {path: self._of_calls(path, seen) for path, seen in zip(paths, calls, strict=True)}
+        return {path: self._common_form(path, seen) for path, seen in zip(paths, calls, strict=True)}
 
-    def _of_calls(self, path: str, calls: list[_Seen]) -> _Seen:
+    def _common_form(self, path: str, calls: list[_InputForm]) -> _InputForm:
         """The input of a layer, the same in all its calls."""
         if not calls:
             raise UsageError(f"[DropoutMasks] expected a call of the Dropout at '{path}' with its branch of the "

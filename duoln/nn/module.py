@@ -113,10 +113,10 @@ class Module:
         _check_places(self)
         params, children = self.weights(rng), self.children()
         for name in (*params, *children):
-            if wrong := _wrong_with(self, name, params, children):
+            if wrong := _name_fault(self, name, params, children):
                 role = "a child" if name in children else "an array"
                 raise UsageError(f"[{type(self).__name__}] expected another name for {role}, found {name!r}, {wrong}")
-        params |= mirrored(self, lambda path, child: child.init(rng.child(path)))
+        params |= map_children(self, lambda path, child: child.init(rng.child(path)))
         return self.adapted(params, rng)
 
     def adapted(self, params: Params, rng: Stream) -> Params:
@@ -217,7 +217,7 @@ def _unbound(module: Module, params: Params, name: str) -> Any:
     return partial(value, params) if takes_params else value
 
 
-def mirrored(module: Module, of: Callable[[str, Module], Any]) -> Params:
+def map_children(module: Module, of: Callable[[str, Module], Any]) -> Params:
     """Parameters of a module's children, `of(path, child)` for each: what stands in a list stands in a list."""
     children = module.children()
     result: Params = {}
@@ -232,7 +232,7 @@ def branch_names(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(path.partition(".")[0] for path in paths))
 
 
-def _wrong_with(module: Module, name: str, arrays: Params, children: Mapping[str, Module]) -> str:
+def _name_fault(module: Module, name: str, arrays: Params, children: Mapping[str, Module]) -> str:
     """The fault in the name of an array or a child; empty for a good name."""
     first, dot, _ = str(name).partition(".")
     if dot and (name in arrays or first in children
@@ -354,11 +354,11 @@ def branch_at(name: str, params: Params, path: str) -> Params:
     """The branch of the layer at a dotted path. Raises as `branch`."""
     own = params
     for key in path.split(".") if path else ():
-        own = branch(name, named(own), key)
+        own = branch(name, list_as_dict(own), key)
     return own
 
 
-def named(params: Any) -> Any:
+def list_as_dict(params: Any) -> Any:
     """A list of branches as a dict, with the names that they have in a path; else the branch as it is."""
     return {str(k): own for k, own in enumerate(params)} if isinstance(params, list | tuple) else params
 
@@ -376,7 +376,7 @@ def parameters(name: str, params: Params, keys: Sequence[str]) -> list[Any]:
 
 
 def _missing(name: str, params: Any, keys: Sequence[str | int]) -> ShapeError:
-    own, names = named(params), [*map(str, keys)]
+    own, names = list_as_dict(params), [*map(str, keys)]
     has = ", ".join(sorted(map(str, own))) if isinstance(own, dict) else described(params)
     missing = next((key for key in names if not isinstance(own, dict) or key not in own), names[0])
     return ShapeError(f"[{name}] expected parameters with '{missing}', found {has or 'none'}{_advice(params)}")

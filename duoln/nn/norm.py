@@ -60,7 +60,7 @@ class _Affine(Module):
         starts = {"gain": init.constant(self.gain), "bias": init.zeros}
         return {name: starts[name](rng, self.shape) for name in self.names}
 
-    def _given(self, params: Params, x: Tensor) -> list[Tensor | None]:
+    def _gain_and_bias(self, params: Params, x: Tensor) -> list[Tensor | None]:
         """The gain and the bias, or None for each.
 
         Raises:
@@ -107,14 +107,15 @@ class LayerNorm(_Affine):
         self.activation: Activation | None = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        return ops.layer_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps, activation=self.activation)
+        given = self._gain_and_bias(params, x)
+        return ops.layer_norm(x, *given, axis=self._axis, eps=self.eps, activation=self.activation)
 
     def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of x + residual, and this sum: `ops.add_layer_norm`, where the layer's settings are those it has."""
         if len(self.shape) > 1 or self.activation:
             total = x + residual
             return self(params, total), total
-        return ops.add_layer_norm(x, residual, *self._given(params, x), eps=self.eps)
+        return ops.add_layer_norm(x, residual, *self._gain_and_bias(params, x), eps=self.eps)
 
 
 class RMSNorm(_Affine):
@@ -135,14 +136,14 @@ class RMSNorm(_Affine):
         self.width = width
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        return ops.rms_norm(x, *self._given(params, x), axis=self._axis, eps=self.eps)
+        return ops.rms_norm(x, *self._gain_and_bias(params, x), axis=self._axis, eps=self.eps)
 
     def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The norm of x + residual, and this sum: `ops.add_rms_norm`, where the last axis alone is normalised."""
         if len(self.shape) > 1:
             total = x + residual
             return self(params, total), total
-        return ops.add_rms_norm(x, residual, *self._given(params, x), eps=self.eps)
+        return ops.add_rms_norm(x, residual, *self._gain_and_bias(params, x), eps=self.eps)
 
 
 class GroupNorm(_Affine):
@@ -162,7 +163,7 @@ class GroupNorm(_Affine):
         self.groups, self.width, self.shape = groups, width, (width,)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = self._given(params, x)
+        gain, bias = self._gain_and_bias(params, x)
         return ops.group_norm(x, gain, bias, groups=self.groups, eps=self.eps)
 
 
@@ -181,7 +182,7 @@ class InstanceNorm(_Affine):
         self.width, self.shape = width, (width,)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        gain, bias = self._given(params, x)
+        gain, bias = self._gain_and_bias(params, x)
         return ops.instance_norm(x, gain, bias, eps=self.eps)
 
 
@@ -212,7 +213,7 @@ class BatchNorm(_Affine):
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = parameters("BatchNorm", params, self.names)
-        gathers = reports.is_asked(params)
+        gathers = reports.must_report(params)
         if "mean" in params and not gathers:
             variance = parameter("BatchNorm", params, "variance")
             return by_statistics(x, gain, bias, params["mean"], variance, self.eps)

@@ -14,7 +14,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import check_function, described
 from duoln.core.pytorch_names import hinted
 from duoln.errors import DtypeError, DuolnError
-from duoln.nn.module import Module, Params, branch_at, branch_names, named
+from duoln.nn.module import Module, Params, branch_at, branch_names, list_as_dict
 
 Tell = Callable[[str, Module, Tensor], None]
 Around = Callable[[str, Module, list[Tensor], Callable[[], Any]], Any]
@@ -79,8 +79,8 @@ def calls_through(model: Module, around: Around) -> Iterator[None]:
     with _LOCK, contextlib.ExitStack() as undo:
         functions = [(kind, *each) for kind in kinds for each in _calls_of(kind)]  # before any of them is replaced
         for kind, name, function in functions:
-            undo.callback(_put_back, kind, name, vars(kind).get(name))
-            setattr(kind, name, _through(function, paths, running, around))
+            undo.callback(_restore_method, kind, name, vars(kind).get(name))
+            setattr(kind, name, _wrap_method(function, paths, running, around))
         yield
 
 
@@ -101,7 +101,7 @@ def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
                 yield name, function
 
 
-def _put_back(kind: type[Module], name: str, own: Any) -> None:
+def _restore_method(kind: type[Module], name: str, own: Any) -> None:
     """Undo a replacement; `own` is None for a method that the class inherits."""
     if own is None:
         delattr(kind, name)
@@ -109,7 +109,7 @@ def _put_back(kind: type[Module], name: str, own: Any) -> None:
         setattr(kind, name, own)
 
 
-def _through(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
+def _wrap_method(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
              around: Around) -> Callable[..., Any]:
     @functools.wraps(function)
     def called(self: Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +144,7 @@ def _path_of(paths: list[str], params: Any, running: list[_Running]) -> str:
 
 def _branch(params: Params, path: str) -> Any:
     for key in path.split("."):
-        params = named(params).get(key, {}) if isinstance(params, dict | list | tuple) else {}
+        params = list_as_dict(params).get(key, {}) if isinstance(params, dict | list | tuple) else {}
     return params
 
 

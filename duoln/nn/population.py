@@ -14,7 +14,7 @@ from duoln.core.arguments import described
 from duoln.core.pytorch_names import hinted
 from duoln.errors import CompileError, DtypeError, ShapeError, UsageError
 from duoln.nn.module import STATISTICS, Module, Params, branch_at
-from duoln.nn.reports import asked
+from duoln.nn.reports import collect_reports
 
 
 @hinted
@@ -61,7 +61,7 @@ def with_population(model: Module, params: Params, batches: Iterable[Any],
         raise ShapeError("[with_population] expected the parameters of the model, found none")
     first = tree.leaves(params)[0]
     result: Params = tree.map(lambda x: x, params)
-    with asked("with_population", params, list(layers), first.backend) as (gathering, gathered):
+    with collect_reports("with_population", params, list(layers), first.backend) as (gathering, gathered):
         try:
             for batch in batches:
                 (forward or model)(gathering, batch)

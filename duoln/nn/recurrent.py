@@ -13,7 +13,16 @@ from duoln.core.arguments import check_flag
 from duoln.core.pytorch_names import MASK, hinted
 from duoln.core.spec import check_tensors
 from duoln.errors import ShapeError, UsageError
-from duoln.nn.cells import OPTIONS, GRUCell, LSTMCell, RecurrentCell, RNNCell, States, described_states, limited
+from duoln.nn.cells import (
+    OPTIONS,
+    GRUCell,
+    LSTMCell,
+    RecurrentCell,
+    RNNCell,
+    States,
+    described_states,
+    reject_unknown_options,
+)
 from duoln.nn.dropout import Dropout, dropout_of
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch, with_attributes
@@ -33,7 +42,7 @@ class Recurrent(Module):
         super().__init_subclass__(**options)
         if "cell_type" in vars(cls) and "__init__" not in vars(cls):
             own = {**inspect.signature(cls.__init__).parameters, **inspect.signature(cls.cell_type.__init__).parameters}
-            cls.__init__ = limited(  # type: ignore[method-assign]
+            cls.__init__ = reject_unknown_options(  # type: ignore[method-assign]
                 cls.__init__, [each for name, each in own.items() if name not in ("cell_options", "name")])
 
     def __init__(self, n_in: int, n_hidden: int, *, norm: Norm = "none", layers: int = 1, bidirectional: bool = False,

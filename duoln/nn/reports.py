@@ -25,7 +25,7 @@ _reports: dict[int, list[Any]] = {}
 """The reports of each layer that is asked, in any thread, by its number."""
 
 
-def is_asked(params: Params) -> bool:
+def must_report(params: Params) -> bool:
     """True if a layer with these parameters has to report."""
     return _ENTRY in params
 
@@ -36,7 +36,7 @@ def report(params: Params, value: Any) -> None:
 
 
 @contextmanager
-def asked(name: str, params: Params, paths: Sequence[str], backend: Backend,
+def collect_reports(name: str, params: Params, paths: Sequence[str], backend: Backend,
           ) -> Iterator[tuple[Params, list[list[Any]]]]:
     """Parameters with which the layers at these paths report, and the reports of each. `name` begins errors."""
     asking: Params = tree.map(lambda x: x, params)

@@ -18,7 +18,7 @@ Run = Callable[..., tuple[Tensor, ...]]
 """`run(norms_at, tell)`: the walk over a sequence, see `ops.recurrent.sequences.walk`."""
 
 
-def gathered(run: Run, norms: Norms, mask: Tensor | None, reverse: bool,
+def gather_statistics(run: Run, norms: Norms, mask: Tensor | None, reverse: bool,
              ) -> tuple[tuple[Tensor, ...], dict[str, np.ndarray]]:
     """The results of the walk by the statistics of the batch, and these statistics by name, (time steps, width).
 
@@ -64,7 +64,7 @@ def norms_by(statistics: Norms, norms: Norms, mask: Tensor | None, reverse: bool
     return lambda k: {**norms, **{key: ops.take(a, places[k], axis=0) for key, a in statistics.items()}}
 
 
-def names(norms: Norms) -> list[str]:
+def statistic_names(norms: Norms) -> list[str]:
     """The names of the statistics, in the order of the parameters."""
     return [f"{kind}_{name}" for name in _normalised(norms) for kind in ("mean", "variance")]
 

@@ -14,7 +14,7 @@ from duoln.ops.common import scale_of
 from duoln.ops.elementwise import binary, logistic
 
 
-def _of_arrays(value: Callable[..., Array]) -> Callable[..., Array]:
+def _numbers_to_arrays(value: Callable[..., Array]) -> Callable[..., Array]:
     """`value(be, x, y)`, or a slope with `gout` too, for two arguments of which one may be a number."""
 
     def compute(be: Backend, x: Array | float, y: Array | float, *gout: Array) -> Array:
@@ -47,10 +47,10 @@ def _remainder(be: Backend, x: Array, y: Array) -> Array:
     return be.where(rest == 0.0, be.astype(zero, be.dtype(x)), be.where(is_below, rest + y, rest))
 
 
-def _divided(name: str, of_floats: Callable[..., Array], of_integers: Callable[[Any, Any], Array],
+def _division_value(name: str, of_floats: Callable[..., Array], of_integers: Callable[[Any, Any], Array],
              ) -> Callable[[Backend, Any, Any], Array]:
     """A division of two arguments, whose divisor of int32 must not be 0."""
-    floats = _of_arrays(of_floats)
+    floats = _numbers_to_arrays(of_floats)
 
     def compute(be: Backend, x: Array | float, y: Array | float) -> Array:
         if be.dtype(x if hasattr(x, "dtype") else y) != "int32":
@@ -70,12 +70,12 @@ def _divided(name: str, of_floats: Callable[..., Array], of_integers: Callable[[
 floor_divide = binary(
     "floor_divide", "The greatest integer that is at most x / y; the gradient is 0. A divisor 0 of int32 is refused "
     "by NumPy, and gives 0 on a device.",
-    _divided("floor_divide", _floor_quotient, lambda x, y: x // y),
+    _division_value("floor_divide", _floor_quotient, lambda x, y: x // y),
     lambda be, x, y, g: be.zeros(g.shape, be.dtype(g)), lambda be, x, y, g: be.zeros(g.shape, be.dtype(g)))
 remainder = binary(
     "remainder", "x - y * floor_divide(x, y), with the sign of y, as Python's x % y. A divisor 0 of int32 is refused "
-    "by NumPy, and gives 0 on a device.", _divided("remainder", _remainder, lambda x, y: x % y),
-    lambda be, x, y, g: g, lambda be, x, y, g: -g * _of_arrays(_floor_quotient)(be, x, y), ("", "xy"))
+    "by NumPy, and gives 0 on a device.", _division_value("remainder", _remainder, lambda x, y: x % y),
+    lambda be, x, y, g: g, lambda be, x, y, g: -g * _numbers_to_arrays(_floor_quotient)(be, x, y), ("", "xy"))
 
 
 def _hypotenuse(be: Backend, x: Array, y: Array) -> Array:
@@ -99,7 +99,7 @@ def _log_of_sum(be: Backend, x: Array, y: Array) -> Array:
     return be.maximum(x, y) + be.log1p(be.exp(-distance))
 
 
-def _share_of_sum(be: Backend, x: Array, y: Array, g: Array) -> Array:
+def _logaddexp_slope(be: Backend, x: Array, y: Array, g: Array) -> Array:
     """The gradient g e^x / (e^x + e^y), 0 where both powers are 0."""
     is_equal = x == y
     share = logistic(be, be.where(is_equal, 0.0, x) - be.where(is_equal, 0.0, y))[0]
@@ -108,12 +108,12 @@ def _share_of_sum(be: Backend, x: Array, y: Array, g: Array) -> Array:
 
 hypot = binary(
     "hypot", "The square root of x^2 + y^2, without overflow of the squares; the gradient at (0, 0) is 0.",
-    _of_arrays(_hypotenuse), _of_arrays(_slope_of_leg), _of_arrays(lambda be, x, y, g: _slope_of_leg(be, y, x, g)),
-    ("xy", "xy"))
+    _numbers_to_arrays(_hypotenuse), _numbers_to_arrays(_slope_of_leg),
+    _numbers_to_arrays(lambda be, x, y, g: _slope_of_leg(be, y, x, g)), ("xy", "xy"))
 logaddexp = binary(
     "logaddexp", "log(exp(x) + exp(y)), without overflow of the powers.",
-    _of_arrays(_log_of_sum), _of_arrays(_share_of_sum), _of_arrays(lambda be, x, y, g: _share_of_sum(be, y, x, g)),
-    ("xy", "xy"))
+    _numbers_to_arrays(_log_of_sum), _numbers_to_arrays(_logaddexp_slope),
+    _numbers_to_arrays(lambda be, x, y, g: _logaddexp_slope(be, y, x, g)), ("xy", "xy"))
 
 _MADE_HERE: tuple[Op[[Operand, Operand], Tensor], ...] = (floor_divide, remainder, hypot, logaddexp)
 for each in _MADE_HERE:  # so that they pickle by their name here

@@ -73,7 +73,7 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     return tuple(out)
 
 
-def check_wide(name: str, roles: str, *tensors: Tensor) -> None:
+def check_not_16_bits(name: str, roles: str, *tensors: Tensor) -> None:
     """Raises DtypeError if a tensor has 16 bits, which would lose most of the small changes that are added to it."""
     narrow = next((x.dtype for x in tensors if x.data.dtype in x.backend.narrow), None)
     if narrow:
@@ -81,12 +81,12 @@ def check_wide(name: str, roles: str, *tensors: Tensor) -> None:
                          f"in float32 and round a copy for the model: p.astype({narrow!r})")
 
 
-def is_unchecked(backend: Backend) -> bool:
+def indices_unchecked(backend: Backend) -> bool:
     """True if the values of indices are on a device: `check_indices` does not read them, and rules give NaN instead."""
     return backend.lazy or backend.queues
 
 
-def within(backend: Backend, indices: Array, low: int, stop: int) -> Array:
+def in_index_range(backend: Backend, indices: Array, low: int, stop: int) -> Array:
     """True where an index is in low .. stop - 1."""
     return backend.logical_and(indices >= low, indices < stop)
 
@@ -183,7 +183,7 @@ def only_axis(name: str, axis: Any, ndim: int) -> int:
     return normal_axis(name, axis, ndim)
 
 
-def check_given(name: str, axis: Any) -> Any:
+def check_axis_given(name: str, axis: Any) -> Any:
     """An axis or axes, as they are. Raises DtypeError for None, which does not mean all of them here."""
     if axis is None:
         raise DtypeError(f"[{name}] axis: expected an integer or a tuple of integers, found None")

@@ -41,12 +41,12 @@ def check_pair(name: str, role: str, value: Any, low: int) -> Pair:
     return check_integer(name, role, value[0], low), check_integer(name, role, value[1], low)
 
 
-def _joint(pair: Pair) -> Sizes:
+def _pair_or_int(pair: Pair) -> Sizes:
     """One number for a pair of equal ones, which is what fused rules take."""
     return pair[0] if pair[0] == pair[1] else pair
 
 
-def both(value: Sizes) -> Pair:
+def as_pair(value: Sizes) -> Pair:
     """The numbers for height and width."""
     return value if isinstance(value, tuple) else (value, value)
 
@@ -152,8 +152,8 @@ def _convolution(name: str, x: Tensor, weight: Tensor, stride: Pair, padding: Pa
     check_room(name, x.backend, (x.shape[0], *padded, x.shape[3]))
     if any(before != behind for before, behind in borders):
         x, borders = pad(x, widths=((0, 0), *borders, (0, 0))), [(0, 0), (0, 0)]
-    return conv2d.apply(x, weight, stride=_joint(stride), padding=_joint((borders[0][0], borders[1][0])),
-                        dilation=_joint(dilation), groups=groups)
+    return conv2d.apply(x, weight, stride=_pair_or_int(stride), padding=_pair_or_int((borders[0][0], borders[1][0])),
+                        dilation=_pair_or_int(dilation), groups=groups)
 
 
 def _same(size: int, kernel: int, stride: int, dilation: int) -> Pair:
@@ -190,12 +190,12 @@ def _patches(be: Backend, x: Array, windows: Sequence[tuple[slice, ...]], groups
 
 
 def _bordered(be: Backend, x: Array, padding: Sizes) -> Array:
-    return be.pad(x, ((0, 0), *((n, n) for n in both(padding)), (0, 0))) if padding else x
+    return be.pad(x, ((0, 0), *((n, n) for n in as_pair(padding)), (0, 0))) if padding else x
 
 
 def _conv_forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1,
                   groups: int = 1) -> tuple[Array, Any]:
-    padded, steps = _bordered(be, x, padding), (both(stride), both(dilation))
+    padded, steps = _bordered(be, x, padding), (as_pair(stride), as_pair(dilation))
     kernel = weight.shape[:2]
     flat = be.reshape(weight, (prod(weight.shape[:3]), weight.shape[3]))
     windows = list(_windows(padded.shape, kernel, *steps))
@@ -210,7 +210,7 @@ def _conv_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     gw = None
     if needs[1]:
         g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
-        windows = list(_windows(padded.shape, weight.shape[:2], both(stride), both(dilation)))
+        windows = list(_windows(padded.shape, weight.shape[:2], as_pair(stride), as_pair(dilation)))
         patches = _patches(be, padded, windows, groups)
         gw = be.reshape(_joined(be, be.matmul(transposed(be, patches), g)), weight.shape)
     return dx, gw
@@ -221,11 +221,11 @@ def image_gradient(be: Backend, padded: Shape, gout: Array, weight: Array, strid
     """The gradient of images, whose shape with their border is `padded`. Each product is of a weight that was used."""
     g = _by_group(be, be.reshape(gout, (prod(gout.shape[:3]), gout.shape[3])), groups)
     dx = be.zeros(padded, be.dtype(gout))
-    for k, window in enumerate(_windows(padded, weight.shape[:2], both(stride), both(dilation))):
+    for k, window in enumerate(_windows(padded, weight.shape[:2], as_pair(stride), as_pair(dilation))):
         plane = _by_group(be, weight[k // weight.shape[1], k % weight.shape[1]], groups)
         part = _joined(be, be.matmul(g, transposed(be, plane)))
         dx = be.slice_add(dx, window, be.reshape(part, (*gout.shape[:3], padded[3])))
-    rows, columns = both(padding)
+    rows, columns = as_pair(padding)
     return dx[:, rows:padded[1] - rows, columns:padded[2] - columns] if padding else dx
 
 
@@ -259,11 +259,12 @@ def max_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: 
     """
     max_pool2d.check(x)
     sizes, steps, border = _check_pool("max_pool2d", x, size, stride, padding)
-    return max_pool2d.apply(_with_border(x, border, -inf), size=_joint(sizes), stride=_joint(steps), border=border)
+    return max_pool2d.apply(_with_border(x, border, -inf), size=_pair_or_int(sizes), stride=_pair_or_int(steps),
+                            border=border)
 
 
 def _max_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes, border: Pair = (0, 0)) -> tuple[Array, Any]:
-    y, windows = None, list(_windows(x.shape, both(size), both(stride)))
+    y, windows = None, list(_windows(x.shape, as_pair(size), as_pair(stride)))
     for window in windows:
         y = x[window] if y is None else be.maximum(y, x[window])
     return y, (x, y, windows, border)
@@ -299,11 +300,11 @@ def avg_pool2d(x: Tensor, *, size: Sizes, stride: Sizes | None = None, padding: 
     """Mean of each window, in which the zeros of the border count. Arguments and shapes as for `max_pool2d`."""
     avg_pool2d.check(x)
     sizes, steps, border = _check_pool("avg_pool2d", x, size, stride, padding)
-    return avg_pool2d.apply(_with_border(x, border, 0.0), size=_joint(sizes), stride=_joint(steps))
+    return avg_pool2d.apply(_with_border(x, border, 0.0), size=_pair_or_int(sizes), stride=_pair_or_int(steps))
 
 
 def _avg_pool_forward(be: Backend, x: Array, size: Sizes, stride: Sizes) -> tuple[Array, Any]:
-    y, windows = 0.0, list(_windows(x.shape, both(size), both(stride)))
+    y, windows = 0.0, list(_windows(x.shape, as_pair(size), as_pair(stride)))
     for window in windows:
         y = y + x[window]
     return y / len(windows), (x.shape, windows)
@@ -349,4 +350,4 @@ def _windows_in_time(name: str, x: Tensor, size: int, stride: int | None, paddin
         raise ShapeError(f"[{name}] padding: expected at most half of size {size}, found {padding}")
     _check_image(name, image, (size, 1), (2 * padding, 0), axes="time")
     return _with_border(image, (padding, 0), border), {
-        "size": _joint((size, 1)), "stride": _joint((size if stride is None else stride, 1))}
+        "size": _pair_or_int((size, 1)), "stride": _pair_or_int((size if stride is None else stride, 1))}

@@ -12,7 +12,7 @@ import numpy as np
 from duoln.backends.protocol import REALS, Backend
 from duoln.core import Tensor
 from duoln.core.arguments import LARGEST, NOT_NAN, check_flag, check_integer, check_integers_in, check_number
-from duoln.core.entering import check_held, chosen
+from duoln.core.entering import backend_or_default, check_representable
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_tensors
 from duoln.core.tensor import constant_tensor
@@ -30,14 +30,14 @@ def zeros(shape: int | tuple[int, ...], backend: Where = None, dtype: str = "flo
         DtypeError: the backend lacks the dtype, or the shape is not a shape. ShapeError: a size is negative.
         MemoryExhaustedError: the device has not enough memory for the result.
     """
-    sizes, where, dtype = _checked("zeros", shape, backend, dtype)
+    sizes, where, dtype = _check_creation("zeros", shape, backend, dtype)
     return constant_tensor(where.zeros(sizes, dtype), where)
 
 
 @hinted
 def ones(shape: int | tuple[int, ...], backend: Where = None, dtype: str = "float32") -> Tensor:
     """All 1. Raises as `zeros`."""
-    sizes, where, dtype = _checked("ones", shape, backend, dtype)
+    sizes, where, dtype = _check_creation("ones", shape, backend, dtype)
     return constant_tensor(where.ones(sizes, dtype), where)
 
 
@@ -48,8 +48,8 @@ def full(shape: int | tuple[int, ...], fill_value: float, backend: Where = None,
     Raises:
         DtypeError: the dtype cannot hold the value. The rest as `zeros`.
     """
-    sizes, where, dtype = _checked("full", shape, backend, dtype)
-    return constant_tensor(where.full(sizes, _held("full", "fill_value", fill_value, dtype), dtype), where)
+    sizes, where, dtype = _check_creation("full", shape, backend, dtype)
+    return constant_tensor(where.full(sizes, _check_fill_value("full", "fill_value", fill_value, dtype), dtype), where)
 
 
 @hinted
@@ -66,7 +66,7 @@ def arange(start: int, stop: int | None = None, step: int = 1, backend: Where = 
     if not step:
         raise ShapeError("[arange] step: expected an integer other than 0, found 0")
     count = max(-(-(last - first) // step), 0)
-    _, where, dtype = _checked("arange", count, backend, dtype)
+    _, where, dtype = _check_creation("arange", count, backend, dtype)
     ramp = where.arange(count)
     if (first, step) != (0, 1):
         ramp = ramp * step + first
@@ -91,7 +91,7 @@ def ones_like(x: Tensor) -> Tensor:
 def full_like(x: Tensor, fill_value: float) -> Tensor:
     """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `full`."""
     check_tensors("full_like", x)
-    value = _held("full_like", "fill_value", fill_value, x.dtype)
+    value = _check_fill_value("full_like", "fill_value", fill_value, x.dtype)
     return constant_tensor(x.backend.full(x.shape, value, x.dtype), x.backend)
 
 
@@ -104,7 +104,7 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, backend: Where = Non
     rows = check_integer("eye", "n_rows", n_rows, 0)
     columns = rows if n_cols is None else check_integer("eye", "n_cols", n_cols, 0)
     k = check_integer("eye", "k", k, -LARGEST // 2, LARGEST // 2)
-    _, where, dtype = _checked("eye", (rows, columns), backend, dtype)
+    _, where, dtype = _check_creation("eye", (rows, columns), backend, dtype)
     row = where.reshape(where.arange(rows) + k, (rows, 1))
     return constant_tensor(where.astype(row == where.arange(columns), dtype), where)
 
@@ -115,23 +115,23 @@ def linspace(start: float, stop: float, num: int, endpoint: bool = True, backend
     """Evenly spaced numbers from `start` on, `stop` among them if `endpoint` is set. Raises as `zeros`."""
     num = check_integer("linspace", "num", num, 0)
     endpoint = check_flag("linspace", "endpoint", endpoint)
-    _, where, dtype = _checked("linspace", num, backend, dtype)
+    _, where, dtype = _check_creation("linspace", num, backend, dtype)
     if dtype not in REALS:
         raise DtypeError(f"[linspace] dtype: expected a float dtype, found {dtype}")
-    first, last = (check_held("linspace", role, check_number("linspace", role, x), dtype)
+    first, last = (check_representable("linspace", role, check_number("linspace", role, x), dtype)
                    for role, x in (("start", start), ("stop", stop)))
     return constant_tensor(where.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), where)
 
 
-def _held(name: str, role: str, value: Any, dtype: str) -> float:
+def _check_fill_value(name: str, role: str, value: Any, dtype: str) -> float:
     """A number that is not NaN and that the dtype holds; True and False are for bool alone."""
     number = float(value) if dtype == "bool" and isinstance(value, bool) else check_number(name, role, value, NOT_NAN)
-    return check_held(name, role, number, dtype)
+    return check_representable(name, role, number, dtype)
 
 
-def _checked(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], Backend, str]:
+def _check_creation(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], Backend, str]:
     if backend is None or isinstance(backend, str):
-        backend = chosen(backend)
+        backend = backend_or_default(backend)
     if not hasattr(backend, "zeros") or isinstance(backend, Tensor):
         raise DtypeError(f"[{name}] backend: expected a backend or its name, found "
                          f"{type(backend).__name__}")

@@ -65,7 +65,7 @@ def blocks_of(shape: Shape, keys: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + size, queries)
 
 
-def _seen(be: Backend, mask: Array | None, causal: bool, first: int, last: int, keys: int) -> Array | None:
+def _visible_keys(be: Backend, mask: Array | None, causal: bool, first: int, last: int, keys: int) -> Array | None:
     """Which of the first `keys` keys the queries [first, last) see; None for all of them."""
     seen = None
     if mask is not None:
@@ -77,7 +77,8 @@ def _seen(be: Backend, mask: Array | None, causal: bool, first: int, last: int, 
     return seen
 
 
-def _summed(be: Backend, key: Array, value: Array, mask: Array | None, causal: bool) -> tuple[Array, Array, Array]:
+def _mask_nonfinite(be: Backend, key: Array, value: Array, mask: Array | None,
+                    causal: bool) -> tuple[Array, Array, Array]:
     """Keys for the scores, and keys and values to be summed, where a key that a query does not see has the weight 0.
 
     What is not finite would give NaN with this weight, so it is 0 in the sums. A value that is not finite makes the
@@ -97,12 +98,12 @@ def _scores(be: Backend, queries: Array, keys: Array, seen: Array | None) -> Arr
 
 def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | None, causal: bool,
              scale: float) -> tuple[Array, Any]:
-    scored, _, values = _summed(be, key, value, mask, causal)
+    scored, _, values = _mask_nonfinite(be, key, value, mask, causal)
     keys = transposed(be, scored)
     outs, tops, totals = [], [], []
     for first, last in blocks_of(query.shape, key.shape[-2]):
         end = min(last, key.shape[-2]) if causal else key.shape[-2]
-        seen = _seen(be, mask, causal, first, last, end)
+        seen = _visible_keys(be, mask, causal, first, last, end)
         scores = _scores(be, query[..., first:last, :] * scale, keys[..., :end], seen)
         top = be.max(scores, axis=-1, keepdims=True)
         powers = be.exp(scores - top)
@@ -127,7 +128,7 @@ def _joined(be: Backend, blocks: list[Array]) -> Array:
 
 def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     query, key, value, mask, causal, scale, out, top, total = saved
-    scored, summed, value = _summed(be, key, value, mask, causal)
+    scored, summed, value = _mask_nonfinite(be, key, value, mask, causal)
     keys, values = transposed(be, scored), transposed(be, value)
     along = be.sum(gout * out, axis=-1, keepdims=True)
     if mask is not None or causal:  # the weights of a query with a NaN are NaN themselves, but for those of hidden keys
@@ -138,26 +139,26 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     for first, last in blocks_of(query.shape, key.shape[-2]):
         end = min(last, key.shape[-2]) if causal else key.shape[-2]
         queries, g = query[..., first:last, :] * scale, gout[..., first:last, :]
-        seen = _seen(be, mask, causal, first, last, end)
+        seen = _visible_keys(be, mask, causal, first, last, end)
         powers = be.exp(_scores(be, queries, keys[..., :end], seen) - top[..., first:last, :])
         weights = powers / total[..., first:last, :]
         if seen is not None:
             weights = be.where(seen, weights, 0.0)
         if d_value is not None:
-            d_value = _plus(be, d_value, end, be.matmul(transposed(be, weights), g))
+            d_value = _add_to_rows(be, d_value, end, be.matmul(transposed(be, weights), g))
         if not (needs[0] or needs[1]):
             continue
         d_scores = weights * (be.matmul(g, values[..., :end]) - along[..., first:last, :])
         if needs[0]:
             d_query.append(be.matmul(d_scores, summed[..., :end, :]) * scale)
         if d_key is not None:
-            d_key = _plus(be, d_key, end, be.matmul(transposed(be, d_scores), queries))
+            d_key = _add_to_rows(be, d_key, end, be.matmul(transposed(be, d_scores), queries))
     if needs[0] and not d_query:
         d_query = [be.zeros(query.shape, be.dtype(query))]
     return _joined(be, d_query) if needs[0] else None, d_key, d_value, None
 
 
-def _plus(be: Backend, total: Array, end: int, part: Array) -> Array:
+def _add_to_rows(be: Backend, total: Array, end: int, part: Array) -> Array:
     """`total` with `part` added to its first `end` rows."""
     if end == total.shape[-2]:
         return total + part

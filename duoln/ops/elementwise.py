@@ -184,7 +184,8 @@ def _broadcast_rule(value: Callable[[Backend, Any, Any], Array], slope_x: Slope 
     return Rule("composed", forward, vjp if slope_x else None)
 
 
-def _chosen(be: Backend, mine: Array, theirs: Array | float, g: Array, wins: Callable[[Any, Any], Array]) -> Array:
+def _extremum_gradient(be: Backend, mine: Array, theirs: Array | float, g: Array,
+                       wins: Callable[[Any, Any], Array]) -> Array:
     """The gradient of the argument that max or min has chosen; of two equal arguments each gets half.
 
     Beside a NaN neither wins, and each gets all of it.
@@ -201,7 +202,7 @@ def _slope_of_divisor(be: Backend, x: Array | float, y: Array, g: Array) -> Arra
     return -(g * be.where(is_small, ratio, 1.0) / y * be.where(is_small, 1.0, ratio))
 
 
-def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, Any, Any], Array]:
+def _exact_int32(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, Any, Any], Array]:
     """`value` of two arguments, which for int32 does not wrap round."""
 
     def compute(be: Backend, x: Array | float, y: Array | float) -> Array:
@@ -213,20 +214,20 @@ def _whole(name: str, value: Callable[[Any, Any], Array]) -> Callable[[Backend, 
     return compute
 
 
-add = binary("add", "x + y.", _whole("add", lambda x, y: x + y), lambda be, x, y, g: g, lambda be, x, y, g: g)
-subtract = binary("subtract", "x - y.", _whole("subtract", lambda x, y: x - y), lambda be, x, y, g: g,
+add = binary("add", "x + y.", _exact_int32("add", lambda x, y: x + y), lambda be, x, y, g: g, lambda be, x, y, g: g)
+subtract = binary("subtract", "x - y.", _exact_int32("subtract", lambda x, y: x - y), lambda be, x, y, g: g,
                    lambda be, x, y, g: -g)
-multiply = binary("multiply", "x * y.", _whole("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
+multiply = binary("multiply", "x * y.", _exact_int32("multiply", lambda x, y: x * y), lambda be, x, y, g: g * y,
                    lambda be, x, y, g: g * x, ("y", "x"))
 divide = binary("divide", "x / y.", lambda be, x, y: x / y, lambda be, x, y, g: g / y, _slope_of_divisor, ("y", "xy"))
 maximum = binary("maximum", "The greater; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.maximum(x, y) if not isinstance(x, int | float) else be.maximum(y, x),
-                  lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a > b),
-                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a > b), ("xy", "xy"))
+                  lambda be, x, y, g: _extremum_gradient(be, x, y, g, lambda a, b: a > b),
+                  lambda be, x, y, g: _extremum_gradient(be, y, x, g, lambda a, b: a > b), ("xy", "xy"))
 minimum = binary("minimum", "The smaller; at a tie each gets half the gradient, beside a NaN all of it.",
                   lambda be, x, y: be.minimum(x, y) if not isinstance(x, int | float) else be.minimum(y, x),
-                  lambda be, x, y, g: _chosen(be, x, y, g, lambda a, b: a < b),
-                  lambda be, x, y, g: _chosen(be, y, x, g, lambda a, b: a < b), ("xy", "xy"))
+                  lambda be, x, y, g: _extremum_gradient(be, x, y, g, lambda a, b: a < b),
+                  lambda be, x, y, g: _extremum_gradient(be, y, x, g, lambda a, b: a < b), ("xy", "xy"))
 equal = binary("equal", "Where the values are equal, as bool.", lambda be, x, y: x == y)
 not_equal = binary("not_equal", "Where the values differ, as bool.", lambda be, x, y: x != y)
 less = binary("less", "x < y, as bool.", lambda be, x, y: x < y)

@@ -23,11 +23,11 @@ from duoln.ops.common import (
     check_dtype,
     check_indices,
     check_room,
-    is_unchecked,
+    in_index_range,
+    indices_unchecked,
     nan_outside,
     normal_axis,
     only_axis,
-    within,
 )
 from duoln.ops.elementwise import where
 
@@ -49,8 +49,8 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     getitem.check(x)
     given = key if isinstance(key, tuple) else (key,)
     if Tensor in map(type, given) and any(isinstance(k, Tensor) and k.ndim for k in given):
-        return _entries(x, given)
-    keys = [_plain(k) for k in given]
+        return _tensor_index(x, given)
+    keys = [_plain_index(k) for k in given]
     counted = [k for k in keys if k is not None and k is not Ellipsis]
     if len(counted) > x.ndim:
         raise AxisIndexError(f"[getitem] expected at most {x.ndim} indices for shape {x.shape}, found {len(counted)}")
@@ -70,7 +70,7 @@ def getitem(x: Tensor, key: Any) -> Tensor:
     return getitem.apply(x, key=tuple(keys) if isinstance(key, tuple) else keys[0])
 
 
-def _entries(x: Tensor, keys: tuple[Any, ...]) -> Tensor:
+def _tensor_index(x: Tensor, keys: tuple[Any, ...]) -> Tensor:
     """`x[keys]`, where some keys are tensors."""
     if not x.ndim or len(keys) not in (1, x.ndim):
         raise ShapeError(f"[getitem] expected one int32 tensor, or an integer or int32 tensor at each of {x.ndim} "
@@ -93,7 +93,7 @@ def _entries(x: Tensor, keys: tuple[Any, ...]) -> Tensor:
     return getitem.apply(x, *(k if isinstance(k, Tensor) else operator.index(k) for k in keys), key=None)
 
 
-def _plain(key: Any) -> Any:
+def _plain_index(key: Any) -> Any:
     """One index of `getitem` in Python integers, which every library reads in the same way."""
     if key is None or key is Ellipsis or (type(key) is int and abs(key) <= LARGEST):
         return key
@@ -134,8 +134,8 @@ def _getitem_forward(be: Backend, x: Array, *indices: Array | int, key: Any) -> 
     for axis, index in enumerate(indices):
         n, stride = x.shape[axis], prod(x.shape[axis + 1:])
         flat = flat + (index % n if isinstance(index, int) else from_front(be, index, n)) * stride
-        if is_unchecked(be) and not isinstance(index, int):
-            fits = within(be, index, -n, n)
+        if indices_unchecked(be) and not isinstance(index, int):
+            fits = in_index_range(be, index, -n, n)
             inside = fits if inside is None else be.logical_and(inside, fits)
     if inside is not None:
         flat = be.where(inside, flat, be.full((), x.size, "int32"))
@@ -145,7 +145,7 @@ def _getitem_forward(be: Backend, x: Array, *indices: Array | int, key: Any) -> 
 def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     shape, key, indices = saved
     if indices:
-        dx = in_float32(be, gout, lambda g: be.reshape(_added_rows(be, g, (prod(shape),), key, 0), shape))
+        dx = in_float32(be, gout, lambda g: be.reshape(_scatter_add_rows(be, g, (prod(shape),), key, 0), shape))
         return dx, *(None,) * indices
     # A new axis is a 1 in a shape.
     plain = tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)
@@ -184,15 +184,17 @@ def from_front(be: Backend, indices: Array, size: int) -> Array:
     One that is out of range on a device is `size`.
     """
     front = be.where(indices < 0, indices + size, indices)
-    return be.where(within(be, front, 0, size), front, be.full((), size, "int32")) if is_unchecked(be) else front
+    if not indices_unchecked(be):
+        return front
+    return be.where(in_index_range(be, front, 0, size), front, be.full((), size, "int32"))
 
 
 def gathered(be: Backend, method: str, x: Array, indices: Array, axis: int) -> Array:
     """The result of the backend's `take` or `take_along_axis`; on a device, NaN where an index is out of range."""
     select, size = getattr(be, method), x.shape[axis]
-    if not is_unchecked(be):
+    if not indices_unchecked(be):
         return select(x, indices, axis)
-    inside = within(be, indices, -size, size)
+    inside = in_index_range(be, indices, -size, size)
     y = select(x, be.where(inside, indices, be.zeros((), "int32")), axis)
     after = x.shape[axis + 1:] if method == "take" else ()
     return nan_outside(be, be.reshape(inside, (*indices.shape, *(1 for _ in after))), y)
@@ -200,16 +202,16 @@ def gathered(be: Backend, method: str, x: Array, indices: Array, axis: int) -> A
 
 def _without_last(be: Backend, rows: Array) -> Array:
     """The sums of a gradient's rows without the one after them, where a device adds what is out of range."""
-    return rows[:-1] if is_unchecked(be) else rows
+    return rows[:-1] if indices_unchecked(be) else rows
 
 
-def _counts_rows(be: Backend) -> str | None:
+def _queue_remark(be: Backend) -> str | None:
     """The remark about backends with queues, which wait for the host in the gradient; None for others."""
     return ("the host counts the rows of its gradient, so a compiled step with it runs operator by operator, not as "
             "one CUDA graph") if be.queues else None
 
 
-def _selection(method: str, added: Callable[..., Array]) -> Rule:
+def _gather_rule(method: str, added: Callable[..., Array]) -> Rule:
     """The composed rule of a method of backends that selects entries along an axis.
 
     `added(be, gout, shape, indices, axis)` are the sums of the gradients of equal indices, at their places in x.
@@ -221,22 +223,22 @@ def _selection(method: str, added: Callable[..., Array]) -> Rule:
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array, None]:
         return in_float32(be, gout, lambda g: added(be, g, *saved)), None
 
-    return Rule("composed", forward, vjp, stored=(0,), remark=_counts_rows)
+    return Rule("composed", forward, vjp, stored=(0,), remark=_queue_remark)
 
 
-def _added_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: int) -> Array:
+def _scatter_add_rows(be: Backend, gout: Array, shape: Shape, indices: Array, axis: int) -> Array:
     flat = from_front(be, be.reshape(indices, (prod(indices.shape),)), shape[axis])
     before, after = shape[:axis], shape[axis + 1:]
     k = flat.shape[0]
     rows = be.permute_dims(be.reshape(gout, (prod(before), k, prod(after))), (1, 0, 2))
     rows = be.reshape(rows, (k, prod(before) * prod(after)))
-    zeros = be.zeros((shape[axis] + is_unchecked(be), prod(before) * prod(after)), be.dtype(gout))
+    zeros = be.zeros((shape[axis] + indices_unchecked(be), prod(before) * prod(after)), be.dtype(gout))
     added = _without_last(be, be.index_add(zeros, flat, rows))
     added = be.permute_dims(be.reshape(added, (shape[axis], prod(before), prod(after))), (1, 0, 2))
     return be.reshape(added, shape)
 
 
-take.add(_selection("take", _added_rows))
+take.add(_gather_rule("take", _scatter_add_rows))
 
 
 @op("table: any[words, width], ids: int32")
@@ -253,7 +255,7 @@ def embedding(table: Tensor, ids: Tensor, *, padding_idx: int | None = None) -> 
     embedding.check(table, ids)
     check_indices("embedding", "ids", ids, table.shape[0], table)
     check_axes("embedding", ids.ndim + 1)
-    if is_unchecked(ids.backend):  # `take` would count a negative one from the end
+    if indices_unchecked(ids.backend):  # `take` would count a negative one from the end
         rows = take.apply(table, where(ids < 0, table.shape[0], ids), axis=0)
     else:
         rows = take.apply(table, ids, axis=0)
@@ -289,15 +291,16 @@ def _added_entries(be: Backend, gout: Array, shape: Shape, indices: Array, axis:
         if i != axis:
             ramp = be.arange(n) * prod(shape[i + 1:])
             source = source + be.reshape(ramp, tuple(n if j == i else 1 for j in range(len(shape))))
-    if is_unchecked(be):
-        source = be.where(within(be, indices, -shape[axis], shape[axis]), source, be.full((), prod(shape), "int32"))
+    if indices_unchecked(be):
+        is_inside = in_index_range(be, indices, -shape[axis], shape[axis])
+        source = be.where(is_inside, source, be.full((), prod(shape), "int32"))
     count = prod(indices.shape)
-    zeros = be.zeros((prod(shape) + is_unchecked(be), 1), be.dtype(gout))
+    zeros = be.zeros((prod(shape) + indices_unchecked(be), 1), be.dtype(gout))
     added = be.index_add(zeros, be.reshape(source, (count,)), be.reshape(gout, (count, 1)))
     return be.reshape(_without_last(be, added), shape)
 
 
-take_along_axis.add(_selection("take_along_axis", _added_entries))
+take_along_axis.add(_gather_rule("take_along_axis", _added_entries))
 
 
 @op("ids: int32[*rows]")

@@ -14,7 +14,7 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import Integer
-from duoln.ops.common import is_unchecked, nan_outside, within
+from duoln.ops.common import in_index_range, indices_unchecked, nan_outside
 from duoln.ops.elementwise import where
 from duoln.ops.loss import counted_rows
 
@@ -43,7 +43,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
     """
     linear_cross_entropy.check(x, weight, bias, labels)
     counted = counted_rows("linear_cross_entropy", labels, x, weight.shape[1], ignore_index)
-    if is_unchecked(labels.backend):  # a label below 0 must not count as ignored
+    if indices_unchecked(labels.backend):  # a label below 0 must not count as ignored
         labels = where(labels < 0, weight.shape[1], labels)
     if counted is not None:
         labels = where(counted, labels, _IGNORED)
@@ -62,7 +62,7 @@ def _forward(be: Backend, x: Array, weight: Array, bias: Array, labels: Array) -
         logits = be.matmul(flat[part], weight) + bias
         tops.append(be.max(logits, axis=-1, keepdims=True))
         log_sums.append(be.log(be.sum(be.exp(logits - tops[-1]), axis=-1, keepdims=True)))
-        inside = within(be, target[part], 0, classes)
+        inside = in_index_range(be, target[part], 0, classes)
         values = be.take_along_axis(logits, be.where(inside, target[part], be.zeros((), "int32")), -1)
         picked.append(nan_outside(be, inside, values))
     if not rows:

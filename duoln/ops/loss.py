@@ -10,7 +10,7 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import Above0, Below1, Integer
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import check_indices, nan_outside, within
+from duoln.ops.common import check_indices, in_index_range, nan_outside
 from duoln.ops.elementwise import isinf, log, logical_and, logistic, not_equal, where
 from duoln.ops.index import take
 from duoln.ops.reduce import log_softmax, mean, sum
@@ -116,7 +116,7 @@ def _cross_entropy_forward(be: Backend, logits: Array, labels: Array) -> tuple[A
     total = be.sum(be.exp(shifted), axis=-1, keepdims=True)
     log_probability = shifted - be.log(total)
     target = be.expand_dims(labels, -1)
-    inside = within(be, target, 0, logits.shape[-1])
+    inside = in_index_range(be, target, 0, logits.shape[-1])
     picked = be.take_along_axis(log_probability, be.where(inside, target, be.zeros((), "int32")), -1)
     return -be.squeeze(nan_outside(be, inside, picked), -1), (log_probability, labels)
 
@@ -125,7 +125,7 @@ def _cross_entropy_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[boo
     log_probability, labels = saved
     chosen = be.expand_dims(labels, -1) == be.arange(log_probability.shape[-1])
     difference = be.exp(log_probability) - be.astype(chosen, be.dtype(log_probability))
-    inside = within(be, labels, 0, log_probability.shape[-1])
+    inside = in_index_range(be, labels, 0, log_probability.shape[-1])
     return difference * be.expand_dims(nan_outside(be, inside, gout), -1), None
 
 
@@ -195,7 +195,7 @@ def huber(predictions: Tensor, targets: Tensor, *, delta: Above0 = 1.0) -> Tenso
     """
 
 
-def _of_error(value: Callable[..., Array], slope: Callable[..., Array]) -> Rule:
+def _error_loss_rule(value: Callable[..., Array], slope: Callable[..., Array]) -> Rule:
     """The composed rule of a loss of the error: `value(be, error, **attrs)`, and its slope."""
 
     def forward(be: Backend, predictions: Array, targets: Array, **attrs: float) -> tuple[Array, Any]:
@@ -216,9 +216,9 @@ def _huber(be: Backend, error: Array, delta: float) -> Array:
     return 0.5 * (near * near) + delta * (size - near)
 
 
-squared_error.add(_of_error(lambda be, error: error * error, lambda be, error: 2.0 * error))
-absolute_error.add(_of_error(lambda be, error: be.abs(error), lambda be, error: be.sign(error)))
-huber.add(_of_error(_huber, lambda be, error, delta: be.maximum(be.minimum(error, delta), -delta)))
+squared_error.add(_error_loss_rule(lambda be, error: error * error, lambda be, error: 2.0 * error))
+absolute_error.add(_error_loss_rule(lambda be, error: be.abs(error), lambda be, error: be.sign(error)))
+huber.add(_error_loss_rule(_huber, lambda be, error, delta: be.maximum(be.minimum(error, delta), -delta)))
 
 
 @op("log_predictions: real[*shape], probabilities: real[*shape]")

@@ -24,7 +24,7 @@ from duoln.core.arguments import AtLeast0
 from duoln.core.spec import check_float
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
-from duoln.ops.common import check_given, length_over, normal_axes
+from duoln.ops.common import check_axis_given, length_over, normal_axes
 from duoln.ops.elementwise import sqrt, stored_as, widened
 from duoln.ops.shape import permute_dims, reshape
 
@@ -62,7 +62,7 @@ def over_axes(name: str, x: Tensor, axis: int | Sequence[int], params: dict[str,
         DtypeError: `axis` is no integer and no tuple of integers.
     """
     check_float(name, x, *(p for p in params.values() if p is not None))
-    axes = normal_axes(name, check_given(name, axis), x.ndim)
+    axes = normal_axes(name, check_axis_given(name, axis), x.ndim)
     if not axes:
         raise ShapeError(f"[{name}] axis: expected at least one axis, found {axis}")
     shape = tuple(x.shape[i] for i in axes)
@@ -252,7 +252,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, gain: Tensor | None = None, *,
     """
 
 
-def _of_sum(forward: Callable[..., tuple[Array, Any]], vjp: Callable[..., tuple[Array | None, ...]]) -> Rule:
+def _sum_norm_rule(forward: Callable[..., tuple[Array, Any]], vjp: Callable[..., tuple[Array | None, ...]]) -> Rule:
     """The composed rule of a sum and its norm, from the two functions of the norm's own."""
 
     def of_sum(be: Backend, x: Array, residual: Array, *params: Array | None,
@@ -273,8 +273,8 @@ def _of_sum(forward: Callable[..., tuple[Array, Any]], vjp: Callable[..., tuple[
     return Rule("composed", of_sum, through_sum)
 
 
-add_layer_norm.add(_of_sum(layer_norm_forward, layer_norm_vjp))
-add_rms_norm.add(_of_sum(rms_norm_forward, rms_norm_vjp))
+add_layer_norm.add(_sum_norm_rule(layer_norm_forward, layer_norm_vjp))
+add_rms_norm.add(_sum_norm_rule(rms_norm_forward, rms_norm_vjp))
 
 
 @op("x: real[*rows, width], gain: real[width]?, bias: real[width]? "

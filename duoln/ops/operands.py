@@ -39,7 +39,7 @@ import numpy as np
 from duoln.backends.protocol import DTYPES, REALS, STORAGE
 from duoln.core import Tensor
 from duoln.core.arguments import INT32, described
-from duoln.core.spec import no_tensor
+from duoln.core.spec import not_tensor_error
 from duoln.core.storage import MIXED
 from duoln.core.tensor import Operand
 from duoln.errors import DtypeError, MixedBackendError
@@ -97,7 +97,7 @@ def _number(name: str, tensor: Tensor, value: Any) -> float | int | bool:
     number = value.item() if isinstance(value, np.generic) else value
     kind = next((k for k in (bool, int, float) if isinstance(number, k)), None)
     if kind is None:
-        raise no_tensor(name, value)
+        raise not_tensor_error(name, value)
     if kind not in NUMBERS[dtype]:
         raise DtypeError(f"[{name}] expected {_WORDS[dtype]} beside a tensor of {dtype}, found {described(value)}; "
                          "convert the tensor with astype")

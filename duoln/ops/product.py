@@ -66,17 +66,17 @@ def _times(be: Backend, x: _Scaled, y: _Scaled) -> _Scaled:
     return _scaled(be, x.share * y.share, x.power + y.power)
 
 
-def _beside(be: Backend, *parts: _Scaled) -> _Scaled:
+def _concat_columns(be: Backend, *parts: _Scaled) -> _Scaled:
     return _Scaled(*(be.concat(arrays, axis=1) for arrays in zip(*parts, strict=True)))
 
 
-def _levels(be: Backend, rows: Array) -> list[_Scaled]:
+def _product_tree(be: Backend, rows: Array) -> list[_Scaled]:
     """The rows, and the products of the first and the second half of their columns, until one column is left."""
     levels = [_scaled(be, rows)]
     while (count := levels[-1].share.shape[1]) > 1:
         half, last = count // 2, levels[-1]
         product = _times(be, last.columns(0, half), last.columns(half, 2 * half))
-        levels.append(_beside(be, product, last.columns(2 * half)))
+        levels.append(_concat_columns(be, product, last.columns(2 * half)))
     return levels
 
 
@@ -85,7 +85,7 @@ def _gradients(be: Backend, levels: Sequence[_Scaled], gout: _Scaled) -> _Scaled
     for level in reversed(levels[:-1]):
         half = level.share.shape[1] // 2
         of_product, of_rest = gout.columns(0, half), gout.columns(half)
-        gout = _beside(be, _times(be, of_product, level.columns(half, 2 * half)),
+        gout = _concat_columns(be, _times(be, of_product, level.columns(half, 2 * half)),
                        _times(be, of_product, level.columns(0, half)), of_rest)
     return gout
 
@@ -106,7 +106,7 @@ def _prod_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) 
     elif dtype == "int32":
         product = be.exactly(rows, name="prod", compute=partial(_whole_products, be))
     else:
-        product = be.astype(_shifted(be, *_levels(be, rows)[-1]), dtype)
+        product = be.astype(_shifted(be, *_product_tree(be, rows)[-1]), dtype)
     return be.reshape(product, shape), (x, axis)
 
 
@@ -127,7 +127,7 @@ def _prod_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tu
     if not math.prod(x.shape):
         return (be.zeros(x.shape, be.dtype(x)),)
     seed = be.astype(be.reshape(gout, (rows.shape[0], 1)), be.dtype(rows))
-    dx = be.astype(_shifted(be, *_gradients(be, _levels(be, rows), _scaled(be, seed))), be.dtype(x))
+    dx = be.astype(_shifted(be, *_gradients(be, _product_tree(be, rows), _scaled(be, seed))), be.dtype(x))
     order = (*(i for i in range(len(x.shape)) if i not in axis), *axis)
     back = tuple(order.index(i) for i in range(len(x.shape)))
     return (be.permute_dims(be.reshape(dx, tuple(x.shape[i] for i in order)), back),)

@@ -24,11 +24,11 @@ from duoln.ops.shape import concat, reshape
 Axis = int | tuple[int, ...] | None
 
 
-def _kept(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+def _keepdims_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _dropped(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+def _squeezed_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(n for i, n in enumerate(shape) if i not in axes)
 
 
@@ -69,7 +69,7 @@ def _whole_sum(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> 
 def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     """The gradient of a sum: each value that was added gets that of its sum. `saved` is the shape of x and the axes."""
     shape, axis = saved
-    return (be.broadcast_to(be.reshape(gout, _kept(shape, axis)), shape),)
+    return (be.broadcast_to(be.reshape(gout, _keepdims_shape(shape, axis)), shape),)
 
 
 sum.add(Rule("composed", _sum_forward, sum_vjp))
@@ -163,7 +163,7 @@ def _norm_of_order(size: Tensor, axes: tuple[int, ...], keepdims: bool, ord: flo
     is_none = extreme == 0.0
     total = where(is_none, 1.0, sum(powers, axis=axes, keepdims=True))
     norm = where(is_none, 0.0, pow(total, 1.0 / ord) * unit)
-    return norm if keepdims else reshape(norm, shape=_dropped(norm.shape, axes))
+    return norm if keepdims else reshape(norm, shape=_squeezed_shape(norm.shape, axes))
 
 
 def _norm_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -209,7 +209,7 @@ def _extreme_forward(method: str, be: Backend, x: Array, axis: tuple[int, ...], 
 def _drop(be: Backend, kept: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     if keepdims or not axis:
         return kept
-    return be.reshape(kept, _dropped(kept.shape, axis))
+    return be.reshape(kept, _squeezed_shape(kept.shape, axis))
 
 
 def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -249,24 +249,24 @@ any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, kee
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first greatest value along one axis, or among all values for None, as int32."""
     argmax.check(x)
-    return _place("argmax", x, axis, keepdims)
+    return _arg_extreme("argmax", x, axis, keepdims)
 
 
 @op("x: real")
 def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first smallest value along one axis, or among all values for None, as int32."""
     argmin.check(x)
-    return _place("argmin", x, axis, keepdims)
+    return _arg_extreme("argmin", x, axis, keepdims)
 
 
-def _place(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+def _arg_extreme(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     axes = normal_axes(name, None, x.ndim) if axis is None else (normal_axis(name, axis, x.ndim),)
     _check_nonempty(name, x, axes)
     values = negative(x) if name == "argmin" else x
     if axis is None:
         values, axes = reshape(values, shape=(x.size,)), (0,)
     place = argmax.apply(values, axis=axes[0])
-    shape = _kept(x.shape, range(x.ndim) if axis is None else axes)
+    shape = _keepdims_shape(x.shape, range(x.ndim) if axis is None else axes)
     return reshape(place, shape=shape) if keepdims else place
 
 

@@ -19,12 +19,12 @@ from duoln.core.arguments import (
     check_number,
     described,
 )
-from duoln.core.entering import check_held
+from duoln.core.entering import check_representable
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_tensors
 from duoln.core.storage import EVERY, MIXED, in_float32
 from duoln.errors import DtypeError, ShapeError
-from duoln.ops.common import broadcast_shape, check_given, check_room, normal_axes, normal_axis, unbroadcast
+from duoln.ops.common import broadcast_shape, check_axis_given, check_room, normal_axes, normal_axis, unbroadcast
 from duoln.ops.index import getitem
 
 
@@ -107,7 +107,7 @@ def moveaxis(x: Tensor, source: int | tuple[int, ...], destination: int | tuple[
 
 def _in_order(name: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """Axes counted from the front, in the order in which they were given. It raises the errors of `normal_axes`."""
-    normal_axes(name, check_given(name, axis), ndim)
+    normal_axes(name, check_axis_given(name, axis), ndim)
     return tuple(normal_axis(name, a, ndim) for a in (axis if isinstance(axis, tuple | list) else (axis,)))
 
 
@@ -124,7 +124,7 @@ def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
 def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
     """The tensor without some axes, which must have size 1."""
     check_tensors("squeeze", x)
-    axes = normal_axes("squeeze", check_given("squeeze", axis), x.ndim)
+    axes = normal_axes("squeeze", check_axis_given("squeeze", axis), x.ndim)
     if any(x.shape[a] != 1 for a in axes):
         raise ShapeError(f"[squeeze] expected size 1 at axis {axis}, found shape {x.shape}")
     return reshape(x, shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
@@ -419,7 +419,7 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
     if len(pairs) != x.ndim or any(len(pair) != 2 for pair in pairs):
         raise ShapeError(f"[pad] expected {x.ndim} pairs of widths, found {widths}")
     check_room("pad", x.backend, tuple(n + before + after for n, (before, after) in zip(x.shape, pairs, strict=True)))
-    value = check_held("pad", "value", check_number("pad", "value", value, NOT_NAN), x.dtype)
+    value = check_representable("pad", "value", check_number("pad", "value", value, NOT_NAN), x.dtype)
     return pad.apply(x, widths=pairs, value=value)
 
 

@@ -12,9 +12,9 @@ from duoln.core import Rule, Tensor, op
 from duoln.core.arguments import LARGEST, AtLeast0, Below1, check_choice
 from duoln.core.footprint import owner, sole_owner
 from duoln.core.spec import check_float
-from duoln.core.step.symbol import is_traced, trace, tracing
+from duoln.core.step.symbol import current_trace, is_traced, tracing
 from duoln.errors import ShapeError, UsageError
-from duoln.ops.common import check_wide, greatest_size, scale_of
+from duoln.ops.common import check_not_16_bits, greatest_size, scale_of
 
 
 @op("*arrays: real -> real[]")
@@ -194,7 +194,7 @@ def adam_update(rate: Tensor, eps: Tensor, scale: Tensor | None, keep: Tensor | 
     optional = {"scale": scale, "keep": keep}
     numbers = {"rate": rate, "eps": eps, **{name: number for name, number in optional.items() if number is not None}}
     check_float("adam_update", *numbers.values(), *arrays)
-    check_wide("adam_update", "parameters, gradients and moments", *arrays)
+    check_not_16_bits("adam_update", "parameters, gradients and moments", *arrays)
     if len(arrays) % 4 or not arrays:
         raise ShapeError(f"[adam_update] expected 4 n tensors, found {len(arrays)}")
     for name, number in numbers.items():
@@ -214,7 +214,7 @@ def are_apart(kept: Sequence[Array], gradients: Sequence[Array]) -> bool:
     gradient: only then may a rule overwrite them.
     """
     if tracing and is_traced(kept):
-        return trace().overwrites(kept, gradients)
+        return current_trace().overwrites(kept, gradients)
     owners = {id(whole) for a in kept if (whole := sole_owner(a)) is not None}
     return len(owners) == len(kept) and owners.isdisjoint([id(owner(g)) for g in gradients])
 

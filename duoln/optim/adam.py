@@ -9,7 +9,7 @@ from typing import Any, Literal
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
-from duoln.core.donation import compiled_step, own
+from duoln.core.donation import compiled_step, unshared_tensor
 from duoln.core.pytorch_names import hinted
 from duoln.ops.update import adam_rates, adam_update, check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
@@ -72,7 +72,7 @@ class Adam(Optimizer):
         checked = self._checked(params, gradients, slots, rate)
         if checked is None:
             return params, slots, global_norm(gradients)
-        return self._given_up(params, slots, self._clipped_update(params, gradients, slots, checked))
+        return self._mark_donated(params, slots, self._clipped_update(params, gradients, slots, checked))
 
     def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                         ) -> tuple[Params, dict[str, Any], Any]:
@@ -91,7 +91,7 @@ class Adam(Optimizer):
                                          eps=self.eps, bias_correction=self.bias_correction)
         rows = tree.zipped(params, gradients, slot(kind, slots, "m"), slot(kind, slots, "v"))
         if self.donate and compiled_step.get() is None:
-            rows = [(own(p), g, own(m), own(v)) for p, g, m, v in rows]
+            rows = [(unshared_tensor(p), g, unshared_tensor(m), unshared_tensor(v)) for p, g, m, v in rows]
         updated: dict[int, tuple[Tensor, ...]] = {}
         norms = []
         groups = self._groups(params, rate)

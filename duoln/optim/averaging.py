@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from duoln import tree
 from duoln.core.arguments import BELOW_1, check_number
 from duoln.core.spec import check_float
-from duoln.ops.common import check_wide
+from duoln.ops.common import check_not_16_bits
 from duoln.optim.clipping import Params
 
 
@@ -54,4 +54,4 @@ class MovingAverage:
 def _check(average: Params) -> None:
     leaves = tree.leaves(average)
     check_float("MovingAverage", *leaves)
-    check_wide("MovingAverage", "parameters", *leaves)
+    check_not_16_bits("MovingAverage", "parameters", *leaves)

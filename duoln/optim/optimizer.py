@@ -9,13 +9,13 @@ from typing import Any, Self, TypeVar
 from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, check_flag, check_function, check_integer, check_number, described
-from duoln.core.donation import compiled_step, spend
+from duoln.core.donation import compiled_step, mark_donated
 from duoln.core.pytorch_names import OF_OPTIMIZERS, hinted, how_to_name, name_missing, present_names
 from duoln.core.spec import check_float, check_tensors
 from duoln.errors import CompileError, DtypeError, ShapeError
 from duoln.nn.module import Module
 from duoln.nn.population import is_statistic
-from duoln.ops.common import check_wide
+from duoln.ops.common import check_not_16_bits
 from duoln.ops.update import counted, listed_rate
 from duoln.optim.clipping import Clip, Params, global_norm
 from duoln.optim.schedules import Schedule, length_of, rates_of
@@ -141,7 +141,7 @@ class Optimizer:
         new, changed, _ = self._clipped_update(params, gradients, slots, checked)
         if "update" not in changed:
             changed = {**changed, "update": counted(slots["update"])}
-        return self._given_up(params, slots, (new, changed))
+        return self._mark_donated(params, slots, (new, changed))
 
     @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any],
@@ -175,7 +175,7 @@ class Optimizer:
         leaves = self._checked_leaves(params)
         of_gradients = tree.leaves(gradients)
         check_tensors(name, *leaves, *of_gradients)
-        check_wide(name, "gradients", *of_gradients)
+        check_not_16_bits(name, "gradients", *of_gradients)
         if rate is not None and not isinstance(rate, Tensor):
             if callable(rate):
                 raise DtypeError(f"[{name}] rate: expected a number or a 0-d tensor, found {described(rate)}; a "
@@ -202,14 +202,14 @@ class Optimizer:
         """The parameters as a list. Raises DtypeError unless all are tensors of float32, or all of float64."""
         leaves = tree.leaves(params)
         check_float(type(self).__name__, *leaves)
-        check_wide(type(self).__name__, "parameters", *leaves)
+        check_not_16_bits(type(self).__name__, "parameters", *leaves)
         return leaves
 
-    def _given_up(self, params: Params, slots: dict[str, Any], result: R) -> R:
+    def _mark_donated(self, params: Params, slots: dict[str, Any], result: R) -> R:
         """The result. With `donate`, nobody reads the tensors any more that the update was given and did not return."""
         if self.donate:
             returned = {id(x) for x in tree.leaves(result)}
-            spend([x for x in tree.leaves((params, slots)) if id(x) not in returned])
+            mark_donated([x for x in tree.leaves((params, slots)) if id(x) not in returned])
         return result
 
     def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,

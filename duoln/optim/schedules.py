@@ -152,7 +152,7 @@ class _LinearWarmup:
 
     @property
     def length(self) -> int | None:
-        return _later(self.updates, self.then)
+        return _length_after(self.updates, self.then)
 
     def __call__(self, update: int) -> float:
         if update < self.updates:
@@ -166,7 +166,7 @@ class _Piecewise:
 
     @property
     def length(self) -> int | None:
-        return _later(*self.parts[-1])
+        return _length_after(*self.parts[-1])
 
     def __call__(self, update: int) -> float:
         begin, rate = next(part for part in reversed(self.parts) if part[0] <= update)
@@ -217,7 +217,7 @@ def length_of(rate: float | Schedule) -> int | None:
     return None if callable(rate) else 0
 
 
-def _later(updates: int, then: float | Schedule) -> int | None:
+def _length_after(updates: int, then: float | Schedule) -> int | None:
     length = length_of(then)
     return None if length is None else updates + length
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from duoln import tree
 from duoln.errors import CheckpointError, CheckpointWarning
 from duoln.runs.tensor_file import Array, by_path, in_bytes, opened_tensors
-from duoln.system.filesystem import check_folder, check_regular, is_left, make_folder, remove, write_own
+from duoln.system.filesystem import check_folder, check_regular, is_abandoned, make_folder, remove, write_own
 
 FORMAT = 1
 _NAME = re.compile(r"update-([0-9]{9}|[1-9][0-9]{9,})\.safetensors")
@@ -137,7 +137,7 @@ def remove_parts(folder: Path) -> list[Path]:
     Raises:
         CheckpointError: one cannot be removed.
     """
-    parts = [p for p in folder.glob("*.part") if _OWN_PART.fullmatch(p.name) and is_left(p)]
+    parts = [p for p in folder.glob("*.part") if _OWN_PART.fullmatch(p.name) and is_abandoned(p)]
     for part in parts:
         remove(part)
     return parts

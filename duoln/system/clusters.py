@@ -33,7 +33,7 @@ class _Config(ctypes.Structure):
                 ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint)]
 
 
-def most_active(function: int, blocks: int, threads: int, shared: int) -> int:
+def max_active_clusters(function: int, blocks: int, threads: int, shared: int) -> int:
     """The number of clusters of a kernel that the current device runs at once; 0 if not one fits.
 
     Args:

@@ -20,11 +20,11 @@ def workers() -> int:
 
     Raises UsageError where DUOLN_THREADS is no whole number above 0.
     """
-    asked = variables.count(_THREADS)
+    asked = variables.read_positive(_THREADS)
     if asked is None and os.environ.get(_THREADS):
         raise UsageError(f"[threads] {_THREADS}: expected a whole number of threads, 1 or more, found "
                          f"{os.environ[_THREADS]!r}")
-    asked = asked or variables.count("OMP_NUM_THREADS")  # which may be a list, for OpenMP alone
+    asked = asked or variables.read_positive("OMP_NUM_THREADS")  # which may be a list, for OpenMP alone
     if asked is not None:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

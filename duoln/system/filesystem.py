@@ -51,10 +51,10 @@ def _check_kind(path: Path, wanted: Callable[[int], bool], words: str) -> None:
     except _REFUSALS as error:
         raise _unwritable(path, error) from error
     if not wanted(mode):
-        raise CheckpointError(f"{path}: expected {words}, found {kind_of(mode)}; remove it, or choose another folder")
+        raise CheckpointError(f"{path}: expected {words}, found {file_kind(mode)}; remove it, or choose another folder")
 
 
-def kind_of(mode: int) -> str:
+def file_kind(mode: int) -> str:
     """The kind of a file that is not regular, in words, from its `st_mode`."""
     return next((words for is_one, words in _KINDS if is_one(mode)), "a file of no known kind")
 
@@ -76,7 +76,7 @@ def open_to_append(path: Path) -> int:
         raise
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         os.close(descriptor)
-        kind = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else kind_of(about.st_mode)
+        kind = f"{about.st_nlink} hard links to it" if stat.S_ISREG(about.st_mode) else file_kind(about.st_mode)
         raise CheckpointError(f"{path}: expected a regular file of one name, found {kind}; put a copy in its place")
     return descriptor
 
@@ -174,7 +174,7 @@ def missing_folders(path: Path) -> list[Path]:
     return missing[::-1]
 
 
-def is_left(part: Path) -> bool:
+def is_abandoned(part: Path) -> bool:
     """True if a partial file has lost its writer. On a file system without locks nobody knows, so it stays."""
     try:
         descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -215,13 +215,13 @@ def _make_like(descriptor: int, before: os.stat_result) -> None:
     """Give a file the owner, the group and the mode of another, or less: nobody gets a right that he had not."""
     mode, now = before.st_mode & _RIGHTS, os.fstat(descriptor)
     is_given = (now.st_uid, now.st_gid) == (before.st_uid, before.st_gid)
-    if not is_given and not _allowed(os.fchown, descriptor, before.st_uid, before.st_gid):
+    if not is_given and not _try_change(os.fchown, descriptor, before.st_uid, before.st_gid):
         mode &= ~stat.S_IRWXG
     if now.st_mode & _RIGHTS != mode:
-        _allowed(os.fchmod, descriptor, mode)  # else it stays as private as it was made
+        _try_change(os.fchmod, descriptor, mode)  # else it stays as private as it was made
 
 
-def _allowed(change: Callable[..., None], *args: int) -> bool:
+def _try_change(change: Callable[..., None], *args: int) -> bool:
     """Change a file, where the user may and its file system can."""
     try:
         change(*args)

@@ -36,7 +36,7 @@ def free_memory(facts: Path = Path("/proc/meminfo")) -> int:
     the group and of the process (`ulimit -v`) leave. Where the system does not give the first number, it is all memory
     of the machine.
     """
-    lefts = (_of_machine(facts), memory_of_group(), _of_process())
+    lefts = (_machine_free(facts), memory_of_group(), _process_free())
     return min(left for left in lefts if left is not None)
 
 
@@ -54,7 +54,7 @@ def memory_of_group() -> int | None:
     return min(left, default=None)
 
 
-def _of_process() -> int | None:
+def _process_free() -> int | None:
     limits = [(limit, column) for which, column in _LIMITS
               if (limit := resource.getrlimit(which)[0]) != resource.RLIM_INFINITY]
     pages = [int(count) for count in _words(_PAGES)] if limits else []
@@ -63,7 +63,7 @@ def _of_process() -> int | None:
     return max(min(limit - pages[column] * resource.getpagesize() for limit, column in limits), 0)
 
 
-def _of_machine(facts: Path) -> int:
+def _machine_free(facts: Path) -> int:
     for line in _lines(facts):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * _KIB

@@ -62,7 +62,7 @@ def limit_threads() -> None:
 
     A second thread of OpenBLAS beside one thread of duoln spins on a core that the user keeps for other work.
     """
-    allowed = variables.count("DUOLN_THREADS")
+    allowed = variables.read_positive("DUOLN_THREADS")
     if allowed is None or _COUNT in os.environ:
         return
     os.environ[_COUNT] = str(allowed)

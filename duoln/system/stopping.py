@@ -30,7 +30,7 @@ class StopRequest:
 
 
 @contextmanager
-def stop_requested() -> Iterator[StopRequest]:
+def watch_stop_signals() -> Iterator[StopRequest]:
     """A request that Ctrl-C, SIGTERM or SIGHUP makes: a step overwrites the state in place and must not be cut in half.
 
     The same signal once more has its usual effect at once: Ctrl-C raises KeyboardInterrupt, the others end the process.
@@ -42,19 +42,19 @@ def stop_requested() -> Iterator[StopRequest]:
         request.number = request.number or number
         _install({number: before[number]})
 
-    with _handled(ask, before):
+    with _swap_handlers(ask, before):
         yield request
 
 
 @contextmanager
-def handed_on(handler: Callable[[int], None]) -> Iterator[None]:
+def on_stop_signal(handler: Callable[[int], None]) -> Iterator[None]:
     """Call a function at every stopping signal, in place of the usual effect."""
-    with _handled(lambda number, frame: handler(number), _handlers()):
+    with _swap_handlers(lambda number, frame: handler(number), _handlers()):
         yield
 
 
 @contextmanager
-def deferred() -> Iterator[StopRequest]:
+def defer_signals() -> Iterator[StopRequest]:
     """A request that a signal makes where it would end the process, or raise KeyboardInterrupt. It does so after this
     context, which can end what it has begun. Other handlers stay.
     """
@@ -65,7 +65,7 @@ def deferred() -> Iterator[StopRequest]:
 
     usual = (signal.SIG_DFL, signal.default_int_handler, raise_once)
     try:
-        with _handled(ask, {number: handler for number, handler in _handlers().items() if handler in usual}):
+        with _swap_handlers(ask, {number: handler for number, handler in _handlers().items() if handler in usual}):
             yield request
     finally:
         if request.number is not None:
@@ -84,7 +84,7 @@ def _handlers() -> dict[int, Any]:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, FrameType | None], None], before: dict[int, Any]) -> Iterator[None]:
+def _swap_handlers(handler: Callable[[int, FrameType | None], None], before: dict[int, Any]) -> Iterator[None]:
     _install(dict.fromkeys(before, handler))
     try:
         yield

@@ -14,7 +14,7 @@ _VALUES = {**dict.fromkeys(_SWITCHES, ("0", "1")), "DUOLN_RULES": ("composed",),
            "DUOLN_WALK": ("0", "1", "say")}
 
 
-def count(name: str) -> int | None:
+def read_positive(name: str) -> int | None:
     """A variable's whole number above 0, at most 2 ** 31 - 1; None if it has none."""
     text = os.environ.get(name, "")
     # A number of more digits is larger; Python refuses to read one of thousands.

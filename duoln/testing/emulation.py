@@ -21,7 +21,7 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.core.spec import Array, Spec
+from duoln.core.spec import ArraySpec, Spec
 from duoln.errors import KernelError
 from duoln.kernels import launch as launches, source
 from duoln.kernels.launch import Launch, declared
@@ -122,7 +122,7 @@ class Driver:
         return _returned(spec, made)
 
 
-def _kind(array: Array, spec: Spec) -> str:
+def _kind(array: ArraySpec, spec: Spec) -> str:
     """The dtype of an argument as an expression."""
     if array.like is not None:
         array = next(each for each in spec.inputs if each.name == array.like)
@@ -167,7 +167,7 @@ def _returned(spec: Spec, made: Mapping[str, Any]) -> Any:
     return tuple(back) if len(back) > 1 else back[0]
 
 
-def _flat(array: Array, sizes: Mapping[str, int]) -> Sequence[int]:
+def _flat(array: ArraySpec, sizes: Mapping[str, int]) -> Sequence[int]:
     """The shape of an argument whose leading axes are one."""
     return [int(sizes.get(axis.lstrip("*"), 0) or axis) for axis in array.axes or ()]
 

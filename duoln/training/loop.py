@@ -12,7 +12,7 @@ from duoln.errors import CheckpointError, DivergedError, Interrupted
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.identity import changes_since, check_unchanged, read_changes
-from duoln.system.stopping import stop_requested
+from duoln.system.stopping import watch_stop_signals
 from duoln.tasks.boundary import Apart
 from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.training.norm_stats import Watch, measure
@@ -112,7 +112,7 @@ def _take_up(trainer: Trainer, folder: RunFolder, same_bits: bool) -> list[str]:
 
 def _loop(trainer: Trainer, folder: RunFolder, listeners: Sequence[Listener], watch: Watch | None) -> None:
     every = trainer.cfg.evaluate_every or trainer.splits.steps_per_epoch
-    with stop_requested() as stop:
+    with watch_stop_signals() as stop:
         while not trainer.finished:
             trainer.queue()
             evaluates = trainer.update % every == 0 or trainer.update == trainer.last_update
@@ -155,7 +155,7 @@ def follow(trainer: Trainer) -> None:
     """
     trainer.meet()
     trainer.estimate_memory()
-    with stop_requested() as stop:
+    with watch_stop_signals() as stop:
         while not trainer.finished:
             trainer.advance()
             number = stop.number

@@ -14,7 +14,7 @@ from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch
 from duoln.ops import conv2d
-from duoln.ops.conv import Sizes, both, image_gradient, out_size
+from duoln.ops.conv import Sizes, as_pair, image_gradient, out_size
 
 _FILE = "conv/conv.cpp"
 _FLOPS_PER_BYTE = 8
@@ -50,7 +50,7 @@ def _how(saved: _Saved) -> tuple[int, ...]:
     """The numbers that an entry takes after its arrays."""
     x, weight, stride, padding, dilation, groups = saved
     _, flops = _result(x.shape, weight.shape, stride, padding, dilation)
-    return (groups, *both(stride), *both(dilation), *both(padding),
+    return (groups, *as_pair(stride), *as_pair(dilation), *as_pair(padding),
             native.threads_for(max(flops // _FLOPS_PER_BYTE, x.nbytes)))
 
 
@@ -58,8 +58,8 @@ def _how(saved: _Saved) -> tuple[int, ...]:
 def _result(images: tuple[int, ...], weight: tuple[int, ...], stride: Sizes, padding: Sizes,
             dilation: Sizes) -> tuple[tuple[int, ...], int]:
     """The shape of the result, and the floating-point operations."""
-    bordered = [n + 2 * p for n, p in zip(images[1:3], both(padding), strict=True)]
-    shape = images[0], *out_size(bordered, weight[:2], both(stride), both(dilation)), weight[3]
+    bordered = [n + 2 * p for n, p in zip(images[1:3], as_pair(padding), strict=True)]
+    shape = images[0], *out_size(bordered, weight[:2], as_pair(stride), as_pair(dilation)), weight[3]
     return shape, 2 * prod(shape[:3]) * prod(weight)
 
 
@@ -81,7 +81,7 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tupl
             _image_gradient[be.name](dy, saved.weight, dx, *how)
         else:
             x, *others = saved
-            rows, columns = both(saved.padding)
+            rows, columns = as_pair(saved.padding)
             padded = x.shape[0], x.shape[1] + 2 * rows, x.shape[2] + 2 * columns, x.shape[3]
             dx = image_gradient(be, padded, dy, *others)
     if needs[1]:

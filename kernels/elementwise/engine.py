@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Array
-from duoln.core.call import compiled
-from duoln.core.step.symbol import Symbol, is_traced, trace, tracing
+from duoln.core.call import function_of_text
+from duoln.core.step.symbol import Symbol, current_trace, is_traced, tracing
 from duoln.errors import KernelError
 from duoln.kernels import host
 from duoln.kernels.native.entries import by_words, failures_of
@@ -129,7 +129,7 @@ class _Plan(NamedTuple):
         threads = host.workers() if self.threads else 1
         if type(pointers) is tuple:
             row = (self.words, pointers, None if numbers is None else (*numbers,), *rest, threads)
-            return trace().launch(by_words(ENGINE, entry, self.real), row)
+            return current_trace().launch(by_words(ENGINE, entry, self.real), row)
         addresses = [host.address(x) if isinstance(x, np.ndarray) else x for x in rest]
         self.library.passes[entry](self.address, pointers, numbers, *addresses, threads)
         if self.library.failures.value:
@@ -174,7 +174,7 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
         out = host.empty(form.shape, form.dtype)
         place = find(form.dtype)[2]
         is_large = form.nbytes >= host.PARALLEL_BYTES
-        trace().launch(by_words(ENGINE, "run_one", form.dtype),
+        current_trace().launch(by_words(ENGINE, "run_one", form.dtype),
                        (place, row, np.array(masks, np.int64), count, out, form.size,
                         host.workers() if is_large else 1))
         return out
@@ -190,7 +190,7 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
             f"        run(pointers({given}), masks, address(out), {lead}.size, 0)", "    else:",
             f"        in_parts(place, pointers({given}), masks, {count}, address(out), {lead}.size, host.workers())",
             "    return out"]), f"return whole({', '.join(names)})"]
-    return compiled("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
+    return function_of_text("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
         "pointers": ctypes.c_void_p * len(names), "masks": masks, "vector": _vector, "entries": entries, "find": find,
         "whole": whole, "bound": bound, "tracing": tracing, "is_traced": is_traced, "host": host,

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from duoln.core.spec import Array, Spec
-from duoln.core.step.symbol import is_traced, trace, tracing
+from duoln.core.spec import ArraySpec, Spec
+from duoln.core.step.symbol import current_trace, is_traced, tracing
 from duoln.kernels import host
 from duoln.kernels.launch import declared
 from duoln.kernels.native.entries import Entries
@@ -78,15 +78,15 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
     arguments = f"({''.join(f'{each.name}, ' for each in spec.inputs)})"
     symbolic = declared.function(
         file, entry, spec, [*lines, f"trace().launch(entry_of(dtype), ({symbols},))", back_line],
-        {**known, "empty": host.empty, "ascontiguousarray": host.contiguous, "asarray": lambda x: x, "trace": trace,
-         "entry_of": entries.by_words})
+        {**known, "empty": host.empty, "ascontiguousarray": host.contiguous, "asarray": lambda x: x,
+         "trace": current_trace, "entry_of": entries.by_words})
     flags = "".join(f", {each.name}" for each in spec.outputs if each.optional)
     return declared.function(file, entry, spec, [
         f"if tracing and is_traced({arguments}):", f"    return bound(*{arguments}{flags})", *lines, *call, back_line],
         {**known, "tracing": tracing, "is_traced": is_traced, "bound": symbolic})
 
 
-def _made(array: Array, axes: list[str], lead: str) -> str:
+def _made(array: ArraySpec, axes: list[str], lead: str) -> str:
     """The line that allocates a result; of a large argument `lead` it may be large, too."""
     if array.kind == "sum":
         assert array.axes is not None

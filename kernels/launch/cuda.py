@@ -17,7 +17,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from duoln.core.spec import Array, Spec
+from duoln.core.spec import ArraySpec, Spec
 from duoln.errors import DtypeError, KernelError
 from duoln.kernels import source
 from duoln.kernels.columns import SUM_COLUMNS, groups_of
@@ -169,7 +169,7 @@ def _prepared(file: str, entry: str, spec: Spec,
     return layouts, lines, f"{', '.join(given)},", known
 
 
-def _lines_of_device(arrays: Sequence[Array]) -> list[str]:
+def _lines_of_device(arrays: Sequence[ArraySpec]) -> list[str]:
     """The lines that refuse arrays of the host and of another device."""
     checked = [each for each in arrays if not each.own]
     tests = [line for each in checked for line in (
@@ -179,7 +179,7 @@ def _lines_of_device(arrays: Sequence[Array]) -> list[str]:
     return ["try:", *tests, "except AttributeError:", f"    foreign(entry, {{{named}}})"] if checked else []
 
 
-def _kind(array: Array, spec: Spec) -> str:
+def _kind(array: ArraySpec, spec: Spec) -> str:
     """The dtype of an array of a launch, as an expression."""
     if array.like is not None:
         array = next(each for each in spec.inputs if each.name == array.like)

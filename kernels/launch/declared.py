@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.core.call import compiled
-from duoln.core.spec import Array, Spec
+from duoln.core.call import function_of_text
+from duoln.core.spec import ArraySpec, Spec
 from duoln.errors import DtypeError, KernelError, ShapeError
 
 DTYPES = {name.upper(): np.dtype(name) for name in ("bool", "int32", "int64", "float32", "float64")}
@@ -99,12 +99,12 @@ def settings(plan: Callable[..., Layout], file: str, spec: Spec) -> list[tuple[s
     return every
 
 
-def arrays_of(spec: Spec) -> list[Array]:
+def arrays_of(spec: Spec) -> list[ArraySpec]:
     """The arguments that are arrays."""
     return [each for each in spec.inputs if not each.is_number]
 
 
-def numbers_of(spec: Spec) -> list[Array]:
+def numbers_of(spec: Spec) -> list[ArraySpec]:
     """The arguments that are numbers."""
     return [each for each in spec.inputs if each.is_number]
 
@@ -138,7 +138,7 @@ def shape_of(axes: Sequence[str]) -> str:
     return f"({''.join(f'*{a[1:]}, ' if a[0] == '*' else f'{a}, ' for a in axes)})"
 
 
-def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True) -> list[str]:
+def taken(array: ArraySpec, dtype: str | None, bound: set[str], copies: bool = True) -> list[str]:
     """The lines that bind the new axes of an argument, check it, and make it contiguous.
 
     Args:
@@ -179,7 +179,7 @@ def taken(array: Array, dtype: str | None, bound: set[str], copies: bool = True)
     return [*default, f"if {x} is not None:", *(f"    {line}" for line in lines)]
 
 
-def made(array: Array, shape: str, dtype: str, empty: str = "empty") -> str:
+def made(array: ArraySpec, shape: str, dtype: str, empty: str = "empty") -> str:
     """The line that allocates a result."""
     make = f"{empty}({shape}, {dtype})"
     return f"{array.name} = {make if not array.optional else f'{make} if {array.name} else None'}"
@@ -189,7 +189,7 @@ def function(file: str, entry: str, spec: Spec, lines: Sequence[str], known: Map
     """The launch whose body these lines are; `known` has the names in them."""
     head = [each.name for each in spec.inputs] + [f"{each.name}=True" for each in spec.outputs if each.optional]
     text = "\n    ".join([f"def {entry}({', '.join(head)}):", *lines]) + "\n"
-    return compiled(text, entry, f"<launch of {file}: {entry}>", {**DTYPES, "entry": entry, **known})
+    return function_of_text(text, entry, f"<launch of {file}: {entry}>", {**DTYPES, "entry": entry, **known})
 
 
 def misfit(entry: str, name: str, array: Any, dtype: Any, shape: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from duoln.backends.protocol import Array, Shape
-from duoln.core.spec import Array as Declared, Spec
+from duoln.core.spec import ArraySpec as Declared, Spec
 from duoln.errors import DtypeError, KernelError
 from duoln.kernels import source
 from duoln.kernels.launch import declared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duoln.core.spec import Array, Spec
+from duoln.core.spec import ArraySpec, Spec
 from duoln.kernels.launch import declared
 
 _CPP = {"real": "T", "stored": "T", "sum": "T", "bool": "uint8_t", "int32": "int32_t", "int64": "int64_t",
@@ -41,7 +41,7 @@ def cuda(entry: str, spec: Spec) -> str:
 def _arrays(spec: Spec, types: dict[str, str], word: str) -> list[str]:
     inputs = {each.name: each for each in spec.inputs}
 
-    def of(array: Array, is_read: bool) -> str:
+    def of(array: ArraySpec, is_read: bool) -> str:
         kind = inputs[array.like].kind if array.like else array.kind
         return f"{'const ' if is_read else ''}{types[kind]}*{word} {array.name}"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from duoln.kernels.native import building
 from duoln.kernels.native.storage import Unit
 from duoln.kernels.native.toolchain import Compiler
-from duoln.system.stopping import StopRequest, deferred
+from duoln.system.stopping import StopRequest, defer_signals
 
 _POLL_SECONDS = 0.05
 """The time after which the one who waits looks for a signal, and for the end of the thread."""
@@ -99,7 +99,7 @@ def log_of(unit: Unit, company: Sequence[Unit], chosen: Compiler) -> str | None:
         OSError: the folder cannot be written.
     """
     while True:
-        with deferred() as request:
+        with defer_signals() as request:
             begin([unit, *company], chosen)
             [work] = _works
             work.ask(unit)

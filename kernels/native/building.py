@@ -27,7 +27,7 @@ from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
 from duoln.system import filesystem
-from duoln.system.stopping import deferred
+from duoln.system.stopping import defer_signals
 
 _SECONDS = 300.0
 _SLOW_SECONDS = 5.0
@@ -216,7 +216,7 @@ def _build(units: list[Unit], plan: Plan, ended: Ended | None = None, stopped: S
         announce([unit for unit in list(units) if not storage.is_whole(_path(unit, plan))], plan.compiler, plan.march)
         aside = Path(tempfile.mkdtemp(dir=plan.folder, prefix=_ASIDE))
         try:
-            with deferred() as request:
+            with defer_signals() as request:
                 _compile(units, plan, aside, note, lambda: stopped() or request.number is not None)
         finally:
             shutil.rmtree(aside)  # no finalizer does so, which a child that was forked meanwhile would run, too

@@ -49,7 +49,7 @@ def _device_of(number: int) -> Device:
 
 def _active(blocks: int, shared: int) -> int:
     """The number of active clusters of a kernel that leaves a multiprocessor no room for a second block, like walks."""
-    return clusters.most_active(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
+    return clusters.max_active_clusters(_probe.ready({}, shared, blocks).kernel.ptr, blocks, THREADS, shared)
 
 
 def supports(cell: str, of_steps: Supports) -> Supports:

@@ -18,7 +18,7 @@ from duoln.backends.protocol import Array
 from duoln.core.footprint import sole_owner
 from duoln.core.step.program import Program
 from duoln.core.step.symbol import NotBound
-from duoln.core.step.trace import Called
+from duoln.core.step.trace import UnboundLine
 from duoln.kernels import host
 from duoln.kernels.step.arena import arena
 from duoln.kernels.step.tracing import buffers_of, memory_of, row_of, trace_of
@@ -45,13 +45,13 @@ class Table:
         self._plain, self._threads, self._apart = plain, host.workers(), trace.apart
         for k, line in enumerate(trace.lines):
             for buffer in buffers_of(line, program, values):
-                buffer.used(k)
+                buffer.note_use(k)
         for buffer in [buffer for place in program.results for buffer in memory_of(values[place])]:
-            buffer.used(len(trace.lines))
+            buffer.note_use(len(trace.lines))
         for line in reversed(trace.lines):
-            for buffer in buffers_of(line, program, values) if isinstance(line, Called) else ():
+            for buffer in buffers_of(line, program, values) if isinstance(line, UnboundLine) else ():
                 for kept in buffer.keeps:
-                    kept.used(buffer.last)
+                    kept.note_use(buffer.last)
         self._traced = program, trace, values
         self.rows = [row_of(line, program, values) for line in trace.lines]
         """A row for each line, in order."""

@@ -10,9 +10,9 @@ import numpy as np
 from duoln.backends.protocol import Array
 from duoln.core.factors import is_factored
 from duoln.core.step.program import Backward, Call, Forward, Place, Pooled, Program
-from duoln.core.step.symbol import Buffer, NotBound, Symbol, form_of, traced
+from duoln.core.step.symbol import Buffer, NotBound, Symbol, form_of, trace_rules
 from duoln.core.step.telling import Row
-from duoln.core.step.trace import Called, Launched, Trace
+from duoln.core.step.trace import KernelLine, Trace, UnboundLine
 
 
 class _Again(Exception):
@@ -29,7 +29,7 @@ def trace_of(program: Program, natives: Sequence[Array]) -> tuple[Trace, dict[Pl
     while True:
         trace = Trace()
         try:
-            with traced(trace):
+            with trace_rules(trace):
                 return trace, _run(program, natives, trace, called)
         except _Again as again:
             called |= dict.fromkeys(again.instructions - called.keys(), again.why)
@@ -44,7 +44,7 @@ def _run(program: Program, natives: Sequence[Array], trace: Trace, called: dict[
     for k, one in enumerate(program.instructions):
         trace.instruction = k
         if k in called:
-            trace.lines.append(Called(k, called[k]))
+            trace.lines.append(UnboundLine(k, called[k]))
             keeps = [buffer for place in one.reads() for buffer in memory_of(values.get(place))]
             for place in one.writes():  # it may be a part of what was given, or hold it
                 is_array = place < len(program.forms) and not is_factored(one)
@@ -114,13 +114,13 @@ def _perform(one: Any, backend: Any, values: dict[Place, Any]) -> None:
 
 
 def row_of(line: Any, program: Program, values: dict[Place, Any]) -> Row:
-    if isinstance(line, Called):
+    if isinstance(line, UnboundLine):
         one = program.instructions[line.of]
         rule = getattr(one, "rule", None)
         arrays = [x for place in (*one.reads(), *one.writes()) if type(x := values.get(place)) is Symbol]
         name = rule.name if rule else getattr(getattr(one, "function", None), "__name__", type(one).__name__)
         return Row(name, "Python", [x.shape for x in arrays], sum(x.nbytes for x in arrays), line.why)
-    if isinstance(line, Launched):
+    if isinstance(line, KernelLine):
         name, where, arrays = line.entry.name, "kernel", list(symbols_among(line.words))
     else:
         function = getattr(line.function, "func", line.function)
@@ -131,12 +131,12 @@ def row_of(line: Any, program: Program, values: dict[Place, Any]) -> Row:
 
 def buffers_of(line: Any, program: Program, values: dict[Place, Any]) -> Iterator[Buffer]:
     """The memory that a line reads or writes."""
-    if isinstance(line, Called):
+    if isinstance(line, UnboundLine):
         one = program.instructions[line.of]
         for place in (*one.reads(), *one.writes()):
             yield from memory_of(values.get(place))
     else:
-        for symbol in symbols_among(line.words if isinstance(line, Launched) else (*line.inputs, line.out)):
+        for symbol in symbols_among(line.words if isinstance(line, KernelLine) else (*line.inputs, line.out)):
             yield symbol.buffer
 
 

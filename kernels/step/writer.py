@@ -11,9 +11,9 @@ from typing import Any, Never
 
 import numpy as np
 
-from duoln.core.step.program import Place, Program, Text
+from duoln.core.step.program import FunctionText, Place, Program
 from duoln.core.step.symbol import Buffer, NotBound, Symbol
-from duoln.core.step.trace import Called, Computed, Launched, Trace, copied_into
+from duoln.core.step.trace import KernelLine, NumpyLine, Trace, UnboundLine, copied_into
 from duoln.errors import CompileError
 from duoln.kernels import host
 from duoln.kernels.native.loading import library
@@ -26,7 +26,7 @@ _COLUMNS = 6
 _NUMBERED = ("input", "result", "returned")
 
 
-class Writer(Text):
+class Writer(FunctionText):
     """The text of a table's function, and its words."""
 
     def __init__(self, program: Program, trace: Trace, values: dict[Place, Any], times: bool = False) -> None:
@@ -58,7 +58,7 @@ class Writer(Text):
     # Words ------------------------------------------------------------------------------------------------
     def _number_sources(self) -> None:
         """A number for each memory whose address a launch needs: the arena is 0, inputs come first."""
-        needed = {symbol.buffer for line in self._trace.lines if isinstance(line, Launched)
+        needed = {symbol.buffer for line in self._trace.lines if isinstance(line, KernelLine)
                   for symbol in symbols_among(line.words)}
         order = sorted((b for b in needed if b.kind in _NUMBERED), key=lambda b: (_NUMBERED.index(b.kind), b.number))
         self._source = {buffer: k for k, buffer in enumerate(order, 1)}
@@ -72,7 +72,7 @@ class Writer(Text):
         self._nested: list[tuple[int, int]] = []
         lines = []
         for line in self._trace.lines:
-            if isinstance(line, Launched):
+            if isinstance(line, KernelLine):
                 first, begin = len(self._references) // 3, self._row(line.words)
                 count = len(self._references) // 3 - first
                 lines.append([line.entry.address, begin, first, count, *line.entry.failures])
@@ -83,7 +83,7 @@ class Writer(Text):
         table = np.array(lines, np.int64).reshape(-1, _COLUMNS)
         table[:, 1] = host.address(words) + 8 * table[:, 1]
         table[:, 2] = host.address(references) + 24 * table[:, 2]
-        self.keep((words, references, table, self.sources))
+        self.name_for((words, references, table, self.sources))
         self._table, self._at_words = host.address(table), host.address(words)
 
     def _row(self, row: Sequence[Any]) -> int:
@@ -100,7 +100,7 @@ class Writer(Text):
             elif type(word) is tuple:
                 self._nested.append((at, self._row(word)))
             elif isinstance(word, np.ndarray):
-                self.keep(word)
+                self.name_for(word)
                 self._words[at] = host.address(word)
             elif type(word) is float:
                 self._words[at] = struct.unpack("q", struct.pack("d", word))[0]
@@ -117,9 +117,9 @@ class Writer(Text):
             given = "".join([f"v{k}, " for k in self._read])
             self.lines += [f"P = places(({given}))", f"take({sources + 8}, address(P), {len(self._read)})"]
         for k, buffer in enumerate(self._new):
-            self.lines.append(f"r{k} = empty({buffer.form.shape}, {self.keep(buffer.form.dtype)})")
+            self.lines.append(f"r{k} = empty({buffer.form.shape}, {self.name_for(buffer.form.dtype)})")
             self._place_of(buffer, f"r{k}")
-        entries = [line.entry.name for line in self._trace.lines if isinstance(line, Launched)]
+        entries = [line.entry.name for line in self._trace.lines if isinstance(line, KernelLine)]
         first = count = 0
         self._held: dict[Buffer, set[str]] = {}
         """The names that hold what a call returned."""
@@ -127,16 +127,16 @@ class Writer(Text):
             self.known["clock"] = time.perf_counter
             self.lines.append("ticks = [clock()]")
         for k, line in enumerate(self._trace.lines):
-            if isinstance(line, Launched):
+            if isinstance(line, KernelLine):
                 count += 1
-                is_last = k + 1 == len(self._trace.lines) or not isinstance(self._trace.lines[k + 1], Launched)
+                is_last = k + 1 == len(self._trace.lines) or not isinstance(self._trace.lines[k + 1], KernelLine)
                 if not (is_last or self._times):
                     continue
                 at = self._table + 8 * _COLUMNS * first
                 self.lines += [f"F = run({at}, {count}, {self._at_words}, {sources})",
-                               f"if F >= 0: failed({self.keep(entries)}[{first} + F])"]
+                               f"if F >= 0: failed({self.name_for(entries)}[{first} + F])"]
                 first, count = first + count, 0
-            elif isinstance(line, Computed):
+            elif isinstance(line, NumpyLine):
                 self.lines.append(self._computed(line))
             else:
                 self._called(line)
@@ -150,43 +150,45 @@ class Writer(Text):
         if buffer in self._source:
             self.lines.append(f"S[{self._source[buffer]}] = address({name})")
 
-    def _computed(self, line: Computed) -> str:
+    def _computed(self, line: NumpyLine) -> str:
         given = [self._operand(x) for x in line.inputs]
         out = self._operand(line.out)
         if line.options is not None:
             axes, dtype, keepdims = line.options
-            return f"{self.keep(line.function)}({given[0]}, {axes}, {self.keep(dtype)}, {out}, keepdims={keepdims})"
+            options = f"{axes}, {self.name_for(dtype)}, {out}, keepdims={keepdims}"
+            return f"{self.name_for(line.function)}({given[0]}, {options})"
         if line.function is copied_into:
             return f"copyto({out}, {given[0]}, 'unsafe')"
-        return f"{self.keep(line.function)}({', '.join(given)}, out={out})"
+        return f"{self.name_for(line.function)}({', '.join(given)}, out={out})"
 
     def _operand(self, x: Any) -> str:
         """The expression of an array or a number."""
         if type(x) is not Symbol:
-            return repr(x) if type(x) in (int, bool) else self.keep(x)
+            return repr(x) if type(x) in (int, bool) else self.name_for(x)
         buffer, form = x.buffer, x.form
         key = buffer, x.offset, form.shape, form.strides, form.dtype
         if key in self._names:
             return self._names[key]
         if buffer.kind == "own":
-            name = self.keep(None)
+            name = self.name_for(None)
             self.views[name] = self._at[buffer] + x.offset, form
         elif buffer.kind == "constant":
-            name = self.keep(buffer.array if form.shape == buffer.array.shape and form.strides == buffer.array.strides
-                             else np.ndarray(form.shape, form.dtype, buffer.array, x.offset, form.strides))
+            whole = buffer.array
+            name = self.name_for(whole if (form.shape, form.strides) == (whole.shape, whole.strides)
+                                 else np.ndarray(form.shape, form.dtype, whole, x.offset, form.strides))
         else:
             name = f"{'r' if buffer.kind == 'result' else 'v'}{buffer.number}"
             whole = buffer.form
             if x.offset or (form.shape, form.strides, form.dtype) != (whole.shape, whole.strides, whole.dtype):
                 view = f"x{len(self._names)}"
-                self.lines.append(f"{view} = view({form.shape}, {self.keep(form.dtype)}, {name}, {x.offset}, "
+                self.lines.append(f"{view} = view({form.shape}, {self.name_for(form.dtype)}, {name}, {x.offset}, "
                                   f"{form.strides})")
                 self._hold(buffer, view)
                 name = view
         self._names[key] = name
         return name
 
-    def _called(self, line: Called) -> None:
+    def _called(self, line: UnboundLine) -> None:
         """The statements of an instruction that is not bound."""
         one = self._program.instructions[line.of]
         for place in one.reads():
@@ -198,12 +200,12 @@ class Writer(Text):
                 if name != f"v{place}":
                     self.lines.append(f"v{place} = {name}")
                     self._hold(x.buffer, f"v{place}")
-        self.lines.append(one.text(self.keep))
+        self.lines.append(one.text(self.name_for))
         for place in one.writes():
             x = self._values[place]
             self._hold(x.buffer, f"v{place}")
             if type(x) is Symbol:
-                self.lines.append(f"v{place} = fitted(v{place}, {x.shape}, {x.strides}, {self.keep(x.dtype)})")
+                self.lines.append(f"v{place} = fitted(v{place}, {x.shape}, {x.strides}, {self.name_for(x.dtype)})")
                 self._place_of(x.buffer, f"v{place}")
 
     def _hold(self, buffer: Buffer, name: str) -> None:

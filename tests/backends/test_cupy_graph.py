@@ -333,7 +333,7 @@ def _arguments_given_back(graph, monkeypatch):
 
 
 def _pool_given_back(graph, monkeypatch):
-    monkeypatch.setattr(graph, "_room", lambda *where: graph._Room())
+    monkeypatch.setattr(graph, "_room", lambda *where: graph._CapturePool())
     capture = graph._Graph.capture
     monkeypatch.setattr(graph._Graph, "capture", lambda one, run: (capture(one, run), setattr(one._room, "pool", None)))
     monkeypatch.setattr(graph._Graph, "has_its_memory", lambda one: True)

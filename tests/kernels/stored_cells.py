@@ -11,7 +11,7 @@ from duoln import ops, runtime
 from duoln.core import Op, Rule, Tensor
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.sequences import named
+from duoln.ops.recurrent.sequences import norms_by_name
 
 NUMPY = runtime.backend("numpy")
 
@@ -32,7 +32,7 @@ def sequence(cell, arrays, dtype, *, norm, eps, reverse, gradient_limit, **unuse
     """The operator's outputs, from its arrays in its order: tensors of float64, those that are stored rounded before."""
     is_lstm, kept, stored = cell == "lstm", _rounding(dtype, False), _rounding(dtype, True)
     x, *states, w_x, w_h, bias, mask = arrays[:7 if is_lstm else 6]
-    norms, s = named(cell, norm, tuple(arrays[7 if is_lstm else 6:])), Settings(norm, eps)
+    norms, s = norms_by_name(cell, norm, tuple(arrays[7 if is_lstm else 6:])), Settings(norm, eps)
     if mask is not None:
         x = ops.where(ops.expand_dims(mask, axis=2), x, 0.0)
     in_product = bias is not None and (cell != "lstm" or norm == "layer-theano")
@@ -63,7 +63,7 @@ def sequence(cell, arrays, dtype, *, norm, eps, reverse, gradient_limit, **unuse
 def cell(arrays, dtype, *, norm, eps, **unused):
     """`lstm_cell` in the same way."""
     x_proj, h_proj, c, bias, *norm_arrays = arrays
-    norms, s = named("lstm", norm, tuple(norm_arrays)), Settings(norm, eps)
+    norms, s = norms_by_name("lstm", norm, tuple(norm_arrays)), Settings(norm, eps)
     if norm == "layer-theano":
         x_proj = _rounding(dtype, True)(x_proj + bias) - bias
     x_gates = formulas.input_to_gates("lstm", _rounding(dtype, True)(x_proj) if norm != "layer-theano" else x_proj, bias, norms, s)

@@ -160,7 +160,7 @@ def _call(cell, be, **dtypes):
     """A call of a sequence operator: each array of float32 but those whose dtype is given."""
     case = next(c for c in CASES if str(c).startswith(f"{cell} layer T3 B5"))
     names = ["x", "h", *(["c"] if cell == "lstm" else []), "w_x", "w_h", "bias", "mask"]
-    norms = {n: duoln.tensor(a, be) for n, a in zip(stored_cells.named(cell, "layer", case.inputs[len(names):]), case.inputs[len(names):], strict=True)}
+    norms = {n: duoln.tensor(a, be) for n, a in zip(stored_cells.norms_by_name(cell, "layer", case.inputs[len(names):]), case.inputs[len(names):], strict=True)}
     params = {n: None if a is None else duoln.tensor(a, be, dtype=dtypes.get(n, "float32")) for n, a in zip(names, case.inputs, strict=False)}
     return params, lambda p: getattr(ops, cell)(*p.values(), norms, norm="layer")
 
@@ -197,7 +197,7 @@ def test_explain(gpu):
 
 def _norms(cell):
     case = next(c for c in CASES if str(c).startswith(f"{cell} layer T3 B5"))
-    return stored_cells.named(cell, "layer", case.inputs[7 if cell == "lstm" else 6:])
+    return stored_cells.norms_by_name(cell, "layer", case.inputs[7 if cell == "lstm" else 6:])
 
 
 @pytest.mark.long
@@ -209,7 +209,7 @@ def test_gradients_that_many_calls_of_a_cell_share(norm, dtype, gpu):
     x, h, c, bias, *norms = case.inputs
 
     def gradients(be, kind, stored):
-        names = stored_cells.named("lstm", norm, tuple(norms))
+        names = stored_cells.norms_by_name("lstm", norm, tuple(norms))
         params = {"bias": duoln.tensor(bias.astype(kind), be), **{n: duoln.tensor(a.astype(kind), be) for n, a in names.items()}}
         given = [duoln.tensor(stored_cells.rounded(a.astype(np.float64), dtype).astype(kind), be) for a in (x, h)]
 

@@ -17,7 +17,7 @@ from duoln import ops
 from duoln.core.arguments import BELOW_1, FINITE, NOT_NAN, Interval, Whole
 from duoln.core.call import Attribute, attributes
 from duoln.core.op import Op
-from duoln.core.spec import Array, Spec
+from duoln.core.spec import ArraySpec, Spec
 from duoln.core.tensor import constant_tensor
 from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
@@ -73,7 +73,7 @@ def drawn(op: Op[..., Any], module: Any = ops, sizes: dict[str, int] | None = No
     return Call(op.name, tensors, kinds, module, axes)
 
 
-def _axes(array: Array) -> tuple[str, ...]:
+def _axes(array: ArraySpec) -> tuple[str, ...]:
     """The name of each axis; `*rows` are two. An array of any shape has two axes, a mask of any shape none."""
     if array.axes is None:
         return () if array.kind == "bool" and array.optional else (f"{array.name}.0", f"{array.name}.1")
@@ -86,7 +86,7 @@ def _values(kind: str, shape: list[int]) -> np.ndarray:
     return np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(np.int32) % 2 if kind == "int32" else floats(*shape)
 
 
-def _role(array: Array, spec: Spec) -> str:
+def _role(array: ArraySpec, spec: Spec) -> str:
     stars = Counter(axis for each in spec.inputs for axis in each.axes or () if axis[0] == "*")
     is_ranked = array.axes is not None and all(stars[axis] != 1 for axis in array.axes)
     if array.kind == "int32":

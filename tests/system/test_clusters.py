@@ -56,10 +56,10 @@ def test_the_driver_reads_what_it_is_asked(declarations, tmp_path, monkeypatch):
     folders = [] if declarations == "as documented" else ["-I", str(_header())]
     subprocess.run(["gcc", "-shared", "-fPIC", *folders, str(tmp_path / "driver.c"), "-o", str(library)], check=True)
     monkeypatch.setattr(clusters, "_LIBRARY", str(library))
-    assert clusters.most_active(5, 8, 256, 1000) == 5
-    assert clusters.most_active(9, 8, 256, 1000) == 0  # this size does not fit
+    assert clusters.max_active_clusters(5, 8, 256, 1000) == 5
+    assert clusters.max_active_clusters(9, 8, 256, 1000) == 0  # this size does not fit
     with pytest.raises(KernelError, match="of 4 blocks with 1000 bytes ended with status 1"):
-        clusters.most_active(5, 4, 256, 1000)
+        clusters.max_active_clusters(5, 4, 256, 1000)
     sizes = (ctypes.c_int * 2).in_dll(ctypes.CDLL(str(library)), "sizes")
     assert list(sizes) == [ctypes.sizeof(clusters._Config), ctypes.sizeof(clusters._Attribute)] == [56, 72]
 
@@ -68,4 +68,4 @@ def test_the_driver_reads_what_it_is_asked(declarations, tmp_path, monkeypatch):
 def test_no_driver_or_an_old_one(library, monkeypatch):
     monkeypatch.setattr(clusters, "_LIBRARY", library)
     with pytest.raises(KernelError, match=f"{library}: "):
-        clusters.most_active(1, 8, 256, 0)
+        clusters.max_active_clusters(1, 8, 256, 0)

@@ -18,7 +18,7 @@ from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
 from duoln.system.filesystem import (
     check_regular,
-    is_left,
+    is_abandoned,
     lock,
     make_folder,
     remove,
@@ -345,13 +345,13 @@ def test_a_lock_that_fails_otherwise_is_an_error_of_the_folder(monkeypatch, nump
 def test_what_another_may_be_writing_stays(without_locks, tmp_path):
     part = tmp_path / "file.12345678.part"
     part.touch()
-    assert not is_left(part)
+    assert not is_abandoned(part)
     write_own(tmp_path / "file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
 
 
 def test_what_its_writer_has_left_is_found(tmp_path, opened):
-    assert is_left(tmp_path / "file") and lock(opened[0]) == "" and not is_left(tmp_path / "file")
+    assert is_abandoned(tmp_path / "file") and lock(opened[0]) == "" and not is_abandoned(tmp_path / "file")
 
 
 def test_kernels_are_compiled_and_proofs_are_kept(without_locks, monkeypatch, tmp_path):

@@ -25,7 +25,7 @@ from duoln.testing import check_error
     ("2147483648", (1 << 31) - 1), ("0", None), ("", None), ("-1", None), ("\u00b2", None), ("\u0663", None), ("4,2", None)])
 def test_a_number_of_any_length(text, number, monkeypatch):
     monkeypatch.setenv("A_NUMBER", text)
-    assert variables.count("A_NUMBER") == number
+    assert variables.read_positive("A_NUMBER") == number
 
 
 def test_an_import_with_a_number_of_thousands_of_digits():

@@ -72,7 +72,7 @@ def natives_of(role: str, tensors: Sequence[torch.Tensor | None], be: Backend) -
             natives.append(None)
             continue
         if x.dtype not in _DTYPES or x.layout is not torch.strided:
-            raise _foreign(f"{role} {k}", x)
+            raise _tensor_error(f"{role} {k}", x)
         y = x.detach() if x.requires_grad else x
         if y.dtype is torch.bfloat16:
             y = y.view(torch.uint16)
@@ -80,7 +80,7 @@ def natives_of(role: str, tensors: Sequence[torch.Tensor | None], be: Backend) -
     return natives
 
 
-def _foreign(role: str, x: torch.Tensor) -> DtypeError:
+def _tensor_error(role: str, x: torch.Tensor) -> DtypeError:
     if x.layout is not torch.strided:
         return DtypeError(f"[bridge] {role}: expected a dense tensor, found {x.layout}; write x.to_dense()")
     whole = x.dtype in (torch.int64, torch.int16, torch.int8, torch.uint8)
@@ -94,13 +94,13 @@ def tensor_of(x: Array, be: Backend, dtype: str) -> torch.Tensor:
     reversed.
     """
     if be.name == "numpy":
-        y = torch.from_numpy(np.array(x) if _is_foreign(x) else x)
+        y = torch.from_numpy(np.array(x) if _needs_copy(x) else x)
     else:
         y = torch.from_dlpack(be.exported(x, is_old=False, copy=None))
     return y.view(torch.bfloat16) if dtype == "bfloat16" else y
 
 
-def apart(arrays: Sequence[Array], be: Backend) -> list[Array]:
+def unshare_arrays(arrays: Sequence[Array], be: Backend) -> list[Array]:
     """The arrays, of which each has memory of its own: PyTorch changes gradients and results in place, and a rule may
     return one array as several gradients, such as those of the biases of two norms that are added.
     """
@@ -111,7 +111,7 @@ def apart(arrays: Sequence[Array], be: Backend) -> list[Array]:
     return kept
 
 
-def _is_foreign(x: Array) -> bool:
+def _needs_copy(x: Array) -> bool:
     """True if a result of NumPy has to be copied: no array, read-only, reversed, or a view of an argument."""
     if not isinstance(x, np.ndarray) or not x.flags.writeable or any(step < 0 for step in x.strides):
         return True

@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bridge.functions import over_trees
-from duoln.bridge.torch.arrays import apart, backend_for, natives_of, on_device, tensor_of
+from duoln.bridge.torch.arrays import backend_for, natives_of, on_device, tensor_of, unshare_arrays
 from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.gradient import pullback_at
@@ -160,14 +160,14 @@ def forward(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[torch.Tensor]
             pause_threads()
         with on_device(device):
             natives = natives_of("gradient", gradients, be)
-            pulled = iter(apart(pull(natives, keep=True), be))
+            pulled = iter(unshare_arrays(pull(natives, keep=True), be))
             return [tensor_of(next(pulled), be, arguments[k].dtype) if need else None for k, need in enumerate(needs)]
 
     return results, back
 
 
 def _tensors(outputs: Sequence[Tensor], be: Backend) -> list[torch.Tensor]:
-    natives = apart([y.data for y in outputs], be)
+    natives = unshare_arrays([y.data for y in outputs], be)
     return [tensor_of(native, be, y.dtype) for native, y in zip(natives, outputs, strict=True)]
 
 
@@ -212,7 +212,7 @@ def ticket_for(back: Back) -> torch.Tensor:
     return torch.from_numpy(ticket)
 
 
-def of_ticket(ticket: torch.Tensor) -> Back:
+def backward_of(ticket: torch.Tensor) -> Back:
     """The function that a ticket stands for.
 
     Raises:

@@ -15,7 +15,7 @@ import torch
 
 from duoln import ops
 from duoln.bridge.functions import sequence
-from duoln.bridge.torch.function import NOT_EXPORTED, apply, forward, of_ticket, refuse_script, ticket_for
+from duoln.bridge.torch.function import NOT_EXPORTED, apply, backward_of, forward, refuse_script, ticket_for
 from duoln.core import Tensor
 from duoln.errors import UsageError
 from duoln.ops.recurrent.variants import CELLS
@@ -83,11 +83,11 @@ def _(key: str, tensors: list[torch.Tensor], needs: list[bool]) -> list[torch.Te
 def _gradient(ticket: torch.Tensor, gradients: list[torch.Tensor | None], needed: list[torch.Tensor],
               ) -> list[torch.Tensor]:
     """The gradients of the tensors that need one."""
-    results = [g for g in of_ticket(ticket)(gradients) if g is not None]
-    return [_laid_out(g, like=x) for g, x in zip(results, needed, strict=True)]
+    results = [g for g in backward_of(ticket)(gradients) if g is not None]
+    return [_with_strides(g, like=x) for g, x in zip(results, needed, strict=True)]
 
 
-def _laid_out(g: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _with_strides(g: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A gradient with the strides that the compiler expects, those of `torch.empty_like`."""
     expected = torch.empty_like(like, device="meta").stride()
     return g if g.stride() == expected else torch.empty_like(like).copy_(g)
@@ -98,7 +98,7 @@ def _(ticket: torch.Tensor, gradients: list[torch.Tensor | None], needed: list[t
     return [torch.empty_like(x) for x in needed]
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
     _, tensors, ctx.needs = inputs
     ctx.save_for_backward(output[-1], *(x for x, need in zip(tensors, ctx.needs, strict=True) if need))
 
@@ -109,4 +109,4 @@ def _back(ctx: Any, gradients: list[torch.Tensor | None]) -> Any:
     return None, [next(results) if need else None for need in ctx.needs], None
 
 
-_forward.register_autograd(_back, setup_context=_keep)
+_forward.register_autograd(_back, setup_context=_setup_context)

@@ -169,7 +169,7 @@ class _Recurrent(Layer, torch.nn.Module):
             raise ShapeError(f"[{type(self).__name__}] expected input of 2 or 3 axes, found shape {tuple(input.shape)}")
         alone, axis = input.dim() == 2, 0 if self.batch_first and input.dim() == 3 else 1
         x = input.unsqueeze(1) if alone else input.transpose(0, 1) if axis == 0 else input
-        states = self._first(x, tree.map(lambda s: s.unsqueeze(1) if isinstance(s, torch.Tensor) else s, hx)
+        states = self._first_states(x, tree.map(lambda s: s.unsqueeze(1) if isinstance(s, torch.Tensor) else s, hx)
                              if alone and hx is not None else hx)
         x, states = self._walk(x, states, None)
         if alone:
@@ -187,13 +187,13 @@ class _Recurrent(Layer, torch.nn.Module):
     def _of_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
         x, lengths = pad_packed_sequence(packed)
         mask = torch.arange(len(x)).unsqueeze(1) < lengths
-        x, states = self._walk(x, self._first(x, hx), mask.to(x.device))
+        x, states = self._walk(x, self._first_states(x, hx), mask.to(x.device))
         if packed.sorted_indices is not None:
             x, lengths = x.index_select(1, packed.sorted_indices), lengths[packed.sorted_indices.cpu()]
         data = pack_padded_sequence(x, lengths).data
         return packed._replace(data=data), states if self.states == 2 else states[0]
 
-    def _first(self, x: torch.Tensor, hx: Any) -> tuple[torch.Tensor, ...]:
+    def _first_states(self, x: torch.Tensor, hx: Any) -> tuple[torch.Tensor, ...]:
         """The states before the first time step."""
         name, shape = type(self).__name__, (self.num_layers * self._directions, x.shape[1], self.hidden_size)
         if x.shape[-1] != self.input_size:
@@ -285,16 +285,16 @@ class GRU(_Recurrent):
                  ) -> tuple[torch.Tensor | None, list[torch.Tensor]]:
         if self._has_recurrent_bias:
             of_gates, of_n = biases[1].split((2 * self.hidden_size, self.hidden_size))
-            return _with_ours(biases[0] + torch.nn.functional.pad(of_gates, (0, self.hidden_size)), True), [of_n]
+            return _to_duoln_gates(biases[0] + torch.nn.functional.pad(of_gates, (0, self.hidden_size)), True), [of_n]
         bias, norms = super()._vectors(biases, norms)
         normed = self.norm != "none"
-        return None if bias is None else _with_ours(bias, not normed), [_with_ours(a, normed) for a in norms]
+        return None if bias is None else _to_duoln_gates(bias, not normed), [_to_duoln_gates(a, normed) for a in norms]
 
     def _weight(self, weight: torch.Tensor) -> torch.Tensor:
-        return _with_ours(weight, self.norm == "none")
+        return _to_duoln_gates(weight, self.norm == "none")
 
 
-def _with_ours(x: torch.Tensor, turns: bool) -> torch.Tensor:
+def _to_duoln_gates(x: torch.Tensor, turns: bool) -> torch.Tensor:
     """The gates r, z, n along the first axis in duoln's order z, r, n.
 
     duoln's update gate renews the state that PyTorch's keeps, so it changes its sign once: in the norm's parameters,

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from duoln import ops
 from duoln.bridge.torch.arrays import backend_for, natives_of
 from duoln.core.gradient import is_recording
-from duoln.core.op import is_plain
+from duoln.core.op import is_unobserved
 from duoln.ops.recurrent.variants import CELLS, has_bias, norm_shapes
 
 _DTYPES = (torch.float32, torch.float64)
@@ -76,7 +76,7 @@ class Steps:
             x (1, B, in), states (layers, B, hidden) -> (1, B, hidden), states.
         """
         dtype = x.dtype
-        if torch.is_grad_enabled() or dtype not in _DTYPES or not is_plain() or is_recording() \
+        if torch.is_grad_enabled() or dtype not in _DTYPES or not is_unobserved() or is_recording() \
                 or torch.jit.is_tracing() or torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0:
             return None
         for tensor in (x, *first):

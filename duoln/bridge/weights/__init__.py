@@ -15,12 +15,12 @@ import numpy as np
 from duoln import nn, tree
 from duoln.backends.protocol import STORAGE, Backend, Shape
 from duoln.bridge.weights.layers import LAYERS, Layer, check_settings, layer_of
-from duoln.bridge.weights.order import Words, orders_of, turned
+from duoln.bridge.weights.order import Words, orders_of, reorder_features
 from duoln.core import Tensor
 from duoln.core.arguments import check_flag, described
 from duoln.core.entering import refuse_masked
 from duoln.errors import CheckpointError, DtypeError, ShapeError, UsageError
-from duoln.nn.module import Params, branch_at, mirrored
+from duoln.nn.module import Params, branch_at, map_children
 from duoln.runs.tensor_file import Array, TensorFile, check_name, in_foreign_bytes, opened_foreign, path_of
 from duoln.runtime import backend_of, tensor, to_tensors
 from duoln.system.filesystem import write_atomically
@@ -90,14 +90,14 @@ def load_pytorch(path: str | Path, model: nn.Module, backend: Backend | str | No
             arrays = {name: _in_float32(file.array(f"{begins}{name}")) for name in present}
             arrays |= {name: np.zeros(own[name], np.float32) for name in absent if name in biases}
             if place in orders:
-                arrays = turned(module, arrays, orders[place], to_theirs=False)
+                arrays = reorder_features(module, arrays, orders[place], to_theirs=False)
             try:
-                _branch(params, place).update(tree.map(partial(_stored, dtypes), layer.ours(module, arrays)))
+                _branch(params, place).update(tree.map(partial(_restore_dtype, dtypes), layer.ours(module, arrays)))
             except (ValueError, DtypeError) as error:  # the sum of two biases may be beyond 16 bits
                 raise CheckpointError(f"{path}: {place or 'model'}: {error}") from error
             rest -= {f"{begins}{name}" for name in (*own, *layer.unused)}
         _check_rest(path, file, rest, prefix, layers, strict)
-    loaded: Params = to_tensors(_whole(model, params), where)
+    loaded: Params = to_tensors(_fill_branches(model, params), where)
     return loaded
 
 
@@ -133,8 +133,8 @@ def save_pytorch(path: str | Path, model: nn.Module, params: Params, *, prefix: 
                 raise ShapeError(f"[save_pytorch] {begins + name!r}: expected shape {shape} for {kind}, "
                                  f"found {theirs[name].shape}")
         if place in orders:
-            theirs = turned(module, theirs, orders[place], to_theirs=True)
-        arrays.update({f"{begins}{name}": _stored(dtypes, array) for name, array in theirs.items()})
+            theirs = reorder_features(module, theirs, orders[place], to_theirs=True)
+        arrays.update({f"{begins}{name}": _restore_dtype(dtypes, array) for name, array in theirs.items()})
     write_atomically(path, in_foreign_bytes("save_pytorch", arrays, {"format": "pt"}))
 
 
@@ -210,7 +210,7 @@ def _in_float32(x: Array) -> np.ndarray:
     return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
-def _stored(dtypes: set[str], x: np.ndarray) -> Array:
+def _restore_dtype(dtypes: set[str], x: np.ndarray) -> Array:
     """An array of a layer whose arrays have these dtypes, in 16 bits if they all have."""
     [dtype] = dtypes if len(dtypes) == 1 else ["float32"]
     if dtype not in STORAGE:
@@ -226,9 +226,9 @@ def _branch(params: Params, place: str) -> Params:
     return params
 
 
-def _whole(module: nn.Module, params: Params) -> Params:
+def _fill_branches(module: nn.Module, params: Params) -> Params:
     """The tree with a branch for each child, also for one without arrays, in the order of `init`."""
-    branches = mirrored(module, lambda path, child: _whole(child, _branch(params, path)))
+    branches = map_children(module, lambda path, child: _fill_branches(child, _branch(params, path)))
     return {**{key: value for key, value in params.items() if key not in branches}, **branches}
 
 

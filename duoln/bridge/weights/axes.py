@@ -42,26 +42,27 @@ class Coordinate:
 Coordinates = dict[Coordinate, np.ndarray]
 
 
-class Given(NamedTuple):
+class TracedInput(NamedTuple):
     """A tensor that an operator gets: its coordinates and its shape."""
 
     coordinates: Coordinates
     shape: Shape
 
 
-def along(axis: int, ndim: int, size: int) -> np.ndarray:
+def arange_along(axis: int, ndim: int, size: int) -> np.ndarray:
     """0 .. size - 1 along one axis, of size 1 along the others."""
     return np.arange(size, dtype=np.int32).reshape([size if k == axis else 1 for k in range(ndim)])
 
 
-def fresh(shape: Shape, born: int, layers: frozenset[str] = frozenset(), is_first: bool = False) -> Coordinates:
+def new_coordinates(shape: Shape, born: int, layers: frozenset[str] = frozenset(),
+                    is_first: bool = False) -> Coordinates:
     """A position along every axis but the last, which is of features."""
     last = len(shape) - 1
     return {Coordinate("feature" if axis == last else "position", born, *((layers, is_first) if axis == last else ())):
-            along(axis, len(shape), size) for axis, size in enumerate(shape) if size > 1}
+            arange_along(axis, len(shape), size) for axis, size in enumerate(shape) if size > 1}
 
 
-def tidy(coordinates: Coordinates, shape: Shape, born: int) -> Coordinates:
+def drop_duplicates(coordinates: Coordinates, shape: Shape, born: int) -> Coordinates:
     """Each coordinate once, without axes along which it does not vary; and at least one for each axis.
 
     An axis without any, such as one along which tensors were stacked, may be of features or of positions.
@@ -79,7 +80,7 @@ def tidy(coordinates: Coordinates, shape: Shape, born: int) -> Coordinates:
     kept = dict(result.values())
     for axis, size in enumerate(shape):
         if size > 1 and not any(array.shape[axis] > 1 for array in kept.values()):
-            kept |= {Coordinate(kind, born): along(axis, len(shape), size) for kind in ("feature", "position")}
+            kept |= {Coordinate(kind, born): arange_along(axis, len(shape), size) for kind in ("feature", "position")}
     return kept
 
 
@@ -91,7 +92,7 @@ def _varying(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def joined(given: Iterable[Given], shape: Shape) -> Coordinates:
+def elementwise_coordinates(given: Iterable[TracedInput], shape: Shape) -> Coordinates:
     """The coordinates of an elementwise result."""
     result: Coordinates = {}
     for coordinates, _ in given:
@@ -106,7 +107,7 @@ def aligned(coordinates: Coordinates, ndim: int) -> Coordinates:
     return {c: x.reshape((1,) * (ndim - x.ndim) + x.shape) for c, x in coordinates.items()}
 
 
-def moved(given: Sequence[Given], run: Callable[[list[np.ndarray]], Any]) -> list[Coordinates]:
+def moved_coordinates(given: Sequence[TracedInput], run: Callable[[list[np.ndarray]], Any]) -> list[Coordinates]:
     """The coordinates of results of an operator that only moves values; `run` is this operator on arrays of int32."""
     results: list[Coordinates] = []
     for coordinate in dict.fromkeys(itertools.chain.from_iterable(g.coordinates for g in given)):
@@ -123,14 +124,14 @@ def reduced(coordinates: Coordinates, axis: int | tuple[int, ...], keepdims: boo
     return {c: x.max(axis=axis, keepdims=keepdims) for c, x in coordinates.items()}
 
 
-def apart(given: Sequence[Given], axis: int) -> list[Given]:
+def mark_parts(given: Sequence[TracedInput], axis: int) -> list[TracedInput]:
     """Tensors that are put side by side; flattened images among them stay apart along that axis."""
     parts = [object() for _ in given]
-    return [Given({replace(c, part=part): x for c, x in g.coordinates.items()}, g.shape)
+    return [TracedInput({replace(c, part=part): x for c, x in g.coordinates.items()}, g.shape)
             if is_merged(g.coordinates, axis) else g for g, part in zip(given, parts, strict=True)]
 
 
-def pairs(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.ndarray]:
+def merged_masks(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.ndarray]:
     """For each feature and position that are merged into one axis: at which of its places both are.
 
     They are merged if neither follows from the other along the axis.
@@ -150,14 +151,14 @@ def pairs(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> list[np.nd
 
 def is_merged(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> bool:
     """True if features and positions are merged into that axis."""
-    return bool(pairs(coordinates, axis))
+    return bool(merged_masks(coordinates, axis))
 
 
-def spread(coordinates: Mapping[Coordinate, np.ndarray]) -> list[Coordinate]:
+def unflattened_outputs(coordinates: Mapping[Coordinate, np.ndarray]) -> list[Coordinate]:
     """The outputs of layers that lie along several axes."""
     return [c for c, x in coordinates.items() if c.kind == "feature" and c.layers and sum(n > 1 for n in x.shape) > 1]
 
 
-def line_of(coordinates: Mapping[Coordinate, np.ndarray], size: int) -> dict[Coordinate, np.ndarray]:
+def last_axis_coordinates(coordinates: Mapping[Coordinate, np.ndarray], size: int) -> dict[Coordinate, np.ndarray]:
     """The coordinates along the last axis, at the first place of all others."""
     return {c: np.broadcast_to(x[(0,) * (x.ndim - 1)], (size,)) for c, x in coordinates.items()}

@@ -188,14 +188,14 @@ class _Part(NamedTuple):
     module: nn.Module
 
 
-def _in_layer(cell: str, name: str) -> str:
+def _stacked_name(cell: str, name: str) -> str:
     """A cell's name of an array in a layer: weight_ih_l0, layernorm_i_l0_reverse.weight."""
     first, dot, rest = name.partition(".")
     ending = cell.removeprefix("forward").removeprefix("backward")
     return f"{first}_l{ending}{'_reverse' if cell.startswith('backward') else ''}{dot}{rest}"
 
 
-def _of_parts(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
+def _composite_layer(parts: Callable[[Any], dict[str, _Part]]) -> Layer:
     """A layer whose arrays are those of its parts."""
 
     def each(module: Any) -> Iterator[tuple[str, _Part, Layer]]:
@@ -233,12 +233,12 @@ LAYERS: dict[type[nn.Module], Layer] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d), _renamed(
         _SAME, lambda m: _with_bias(m, (m.n_out, m.n_in // m.groups, *m.kernel)),
         lambda weight: np.moveaxis(weight, (0, 1), (-1, -2)), lambda weight: np.moveaxis(weight, (-1, -2), (0, 1)))),
-    nn.MultiHeadAttention: _of_parts(lambda layer: {
+    nn.MultiHeadAttention: _composite_layer(lambda layer: {
         "projection": _Part("in_proj_{}".format, layer.projection), "out": _Part("out_proj.{}".format, layer.out)}),
-    nn.TransformerBlock: _of_parts(lambda block: {
+    nn.TransformerBlock: _composite_layer(lambda block: {
         key: _Part(name.format, getattr(block, key)) for key, name in _OF_BLOCK.items()}),
-    Recurrent: _of_parts(lambda layer: {
-        key: _Part(partial(_in_layer, key), cell) for key, cell in layer.cells.items()}),
+    Recurrent: _composite_layer(lambda layer: {
+        key: _Part(partial(_stacked_name, key), cell) for key, cell in layer.cells.items()}),
     RecurrentCell: Layer(_cell_shapes, _cell_ours, _cell_theirs),
 }
 """The layers that both libraries have. A class below one of these is written as that one."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from duoln import nn
-from duoln.bridge.weights.axes import Coordinate, Given, line_of, pairs
+from duoln.bridge.weights.axes import Coordinate, TracedInput, last_axis_coordinates, merged_masks
 from duoln.bridge.weights.layers import Layer
 from duoln.bridge.weights.trace import CONVOLUTIONS, KEEPING, OF_IMAGES, Trace, made_up_shape
 from duoln.core.arguments import check_integer, described
@@ -58,7 +58,7 @@ def orders_of(name: str, model: nn.Module, layers: Sequence[tuple[str, nn.Module
     return _Ordering(name, model, layers, shapes, {"flattened": flattened, "unflattened": unflattened}).orders()
 
 
-def turned(module: nn.Module, arrays: Mapping[str, np.ndarray], orders: Orders, *, to_theirs: bool,
+def reorder_features(module: nn.Module, arrays: Mapping[str, np.ndarray], orders: Orders, *, to_theirs: bool,
            ) -> dict[str, np.ndarray]:
     """The arrays of a layer, as they stand in PyTorch, with features in our order, or from ours in PyTorch's."""
     result = dict(arrays)
@@ -82,7 +82,7 @@ class _Ordering:
         self._several = any(not isinstance(m, CONVOLUTIONS) or m.n_in > 1 for _, m, _ in layers
                             if isinstance(m, OF_IMAGES))
         """True if an image may have several channels where a layer takes it."""
-        self._trace = self._followed(model, shapes) if self._has_images else None
+        self._trace = self._run_trace(model, shapes) if self._has_images else None
 
     def _refusal(self, place: str, expected: str) -> UsageError:
         return UsageError(f"[{self._name}] {place}: expected {expected}")
@@ -94,7 +94,7 @@ class _Ordering:
         return {place: np.asarray(word) if isinstance(word, np.ndarray | list | tuple)
                 else check_integer(self._name, f"{role}[{place!r}]", word, 1) for place, word in (given or {}).items()}
 
-    def _followed(self, model: nn.Module, shapes: Any) -> Trace | None:
+    def _run_trace(self, model: nn.Module, shapes: Any) -> Trace | None:
         if shapes is not None:
             trace = Trace(model)
             trace.run(*inputs_of(self._name, model, shapes))
@@ -120,9 +120,9 @@ class _Ordering:
                             for own in _axes(module, shapes))
             taken = module.n_in if isinstance(module, CONVOLUTIONS) else taken  # the weight has those of one group
             word = self._words["flattened"].pop(place, None) if taken else None
-            inputs = self._of_inputs(place, module, taken, word) if taken else None
+            inputs = self._input_order(place, module, taken, word) if taken else None
             word = self._words["unflattened"].pop(place, None) if given else None
-            outputs = self._of_outputs(place, module, given, word, inputs)
+            outputs = self._output_order(place, module, given, word, inputs)
             if inputs is not None or outputs is not None:
                 result[place] = inputs, outputs
         for role, rest in self._words.items():
@@ -131,7 +131,7 @@ class _Ordering:
                 raise self._refusal(role, f"paths of layers that {kinds}, found {min(rest)!r}")
         return result
 
-    def _other(self, place: str, module: nn.Module, order: np.ndarray) -> np.ndarray | None:
+    def _nontrivial_order(self, place: str, module: nn.Module, order: np.ndarray) -> np.ndarray | None:
         """The order where it is another one. Raises UsageError for a layer with groups, which would be others."""
         if np.array_equal(order, np.arange(len(order))):
             return None
@@ -152,7 +152,7 @@ class _Ordering:
         return _by_channels(width, word)
 
     # What layers take -------------------------------------------------------------------------------
-    def _of_inputs(self, place: str, module: nn.Module, width: int, word: Any) -> np.ndarray | None:
+    def _input_order(self, place: str, module: nn.Module, width: int, word: Any) -> np.ndarray | None:
         if not self._has_images and word is None:
             return None
         if isinstance(getattr(module, "width", 0), tuple):
@@ -163,14 +163,14 @@ class _Ordering:
             return None
         uses = self._trace.inputs.get(place, []) if self._trace is not None else []
         if not uses and word is None and width > 1:
-            raise self._unknown(place, width)
-        order, *more = ([self._of_use(place, use, width, word) for use in uses] if uses else
+            raise self._unknown_order_error(place, width)
+        order, *more = ([self._order_in_call(place, use, width, word) for use in uses] if uses else
                         [self._from_word(f"flattened[{place!r}]", width, 1 if word is None else word)])
         if any(not np.array_equal(order, second) for second in more):
             raise self._refusal(place, "features in one order in all calls of this layer, found several")
-        return self._other(place, module, order)
+        return self._nontrivial_order(place, module, order)
 
-    def _unknown(self, place: str, width: int) -> UsageError:
+    def _unknown_order_error(self, place: str, width: int) -> UsageError:
         word = f"flattened={{{place!r}: {_some_channels(width)}}}"
         if self._trace is not None and not self._is_made_up:
             return self._refusal(place, "to know whether this layer takes a flattened image, found no call of it for "
@@ -181,7 +181,7 @@ class _Ordering:
                                     f"or for each layer the channels of that image, such as {word}, and 1 where there "
                                     "is none")
 
-    def _of_use(self, place: str, use: Given, width: int, word: Any) -> np.ndarray:
+    def _order_in_call(self, place: str, use: TracedInput, width: int, word: Any) -> np.ndarray:
         """The order in one call of a layer."""
         role, size = f"flattened[{place!r}]", use.shape[-1]
         unknown = next((c for c in use.coordinates if c.kind == "unknown"), None)
@@ -191,15 +191,15 @@ class _Ordering:
                                        "the image if this layer takes a flattened one")
         if unknown is not None:
             return self._from_word(role, width, word)
-        line = line_of({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
-        is_merged = np.any([np.zeros(size, bool), *pairs(use.coordinates, -1)], axis=0)
+        line = last_axis_coordinates({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
+        is_merged = np.any([np.zeros(size, bool), *merged_masks(use.coordinates, -1)], axis=0)
         if size != width and not (self._is_made_up and is_merged.all()):
-            raise self._unknown(place, width)
+            raise self._unknown_order_error(place, width)
         if word is not None and not np.array_equal(word, 1) and not is_merged.any() and size > 1:
             raise self._refusal(role, f"1, because this layer takes no flattened image, found {word}")
         is_input = self._is_made_up and is_merged.any() and not any(c.layers for c in line if c.kind == "feature")
         if is_input and word is None:  # its channels are made up
-            raise self._unknown(place, width)
+            raise self._unknown_order_error(place, width)
         if is_input or isinstance(word, np.ndarray):
             return self._from_word(role, width, word)
         known = np.full(size, -1)
@@ -209,16 +209,16 @@ class _Ordering:
         order = np.arange(size)
         parts = [{id(c.part) for c, x in line.items() if x[k] >= 0 and c.part is not None} for k in range(size)]
         for run in _runs(is_merged, parts):
-            order[run] = run.start + self._of_run(place, line, run, known[run], word)
+            order[run] = run.start + self._image_order(place, line, run, known[run], word)
         if self._is_made_up and size != width:
             channels = next((c for c in range(1, size + 1) if size % c == 0
                              and np.array_equal(order, _by_channels(size, c))), 0)
             if not channels or width % channels:
-                raise self._unknown(place, width)
+                raise self._unknown_order_error(place, width)
             order = _by_channels(width, channels)
         return order
 
-    def _of_run(self, place: str, line: Mapping[Coordinate, np.ndarray], run: slice, known: np.ndarray,
+    def _image_order(self, place: str, line: Mapping[Coordinate, np.ndarray], run: slice, known: np.ndarray,
                 word: int | None) -> np.ndarray:
         """The order within the features of one flattened image."""
         count = len(known)
@@ -237,7 +237,7 @@ class _Ordering:
         return _by_channels(count, word)
 
     # What layers give -------------------------------------------------------------------------------
-    def _of_outputs(self, place: str, module: nn.Module, width: int, word: Any,
+    def _output_order(self, place: str, module: nn.Module, width: int, word: Any,
                     inputs: np.ndarray | None) -> np.ndarray | None:
         images = self._trace.outputs.get(place, set()) if self._trace is not None else set()
         is_open = self._trace is None and self._several and isinstance(module, nn.Linear | nn.Embedding) and width > 1
@@ -268,7 +268,7 @@ class _Ordering:
         if not isinstance(word, np.ndarray) and word != 1 and any(each not in (None, (word, True)) for each in images):
             raise self._refusal(role, "the channels that lie side by side in the image that the outputs become, found "
                                       f"{word}")
-        return self._other(place, module, self._from_word(role, width, word))
+        return self._nontrivial_order(place, module, self._from_word(role, width, word))
 
 
 def _by_channels(width: int, channels: int) -> np.ndarray:

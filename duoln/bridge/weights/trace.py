@@ -16,7 +16,7 @@ import numpy as np
 from duoln import nn, ops, runtime, tree
 from duoln.backends.protocol import Backend, Shape
 from duoln.bridge.weights import axes
-from duoln.bridge.weights.axes import Coordinate, Coordinates, Given
+from duoln.bridge.weights.axes import Coordinate, Coordinates, TracedInput
 from duoln.bridge.weights.layers import layer_of
 from duoln.core import Op, Rule, Tensor
 from duoln.core.op import each_rule
@@ -57,7 +57,7 @@ class Trace:
     """
 
     def __init__(self, model: nn.Module, is_made_up: bool = False) -> None:
-        self.inputs: dict[str, list[Given]] = {}
+        self.inputs: dict[str, list[TracedInput]] = {}
         self.outputs: dict[str, set[tuple[int, bool] | None]] = {}
         self.problem = ""
         self._model, self._is_made_up = model, is_made_up
@@ -83,35 +83,35 @@ class Trace:
         params = runtime.to_tensors(params, backend)
         for path, layer in self._model.modules():  # for those that the model's own code uses
             for x in own_arrays(layer, params, path):
-                self._know(x.data, axes.fresh(x.shape, 0, frozenset([path])))
+                self._set_coordinates(x.data, axes.new_coordinates(x.shape, 0, frozenset([path])))
         for x in self._tensors([args, kwargs]):
-            own = axes.fresh(x.shape, self._born) if _is_float(x) else {
-                Coordinate("position", 0): axes.along(k, x.ndim, n) for k, n in enumerate(x.shape) if n > 1}
-            self._know(x.data, own)
-        with calls_through(self._model, self._around), self._flattening(), each_rule(self._through):
+            own = axes.new_coordinates(x.shape, self._born) if _is_float(x) else {
+                Coordinate("position", 0): axes.arange_along(k, x.ndim, n) for k, n in enumerate(x.shape) if n > 1}
+            self._set_coordinates(x.data, own)
+        with calls_through(self._model, self._trace_call), self._flattening(), each_rule(self._trace_rule):
             result = self._model(params, *args, **kwargs)
         for x in (x for x in self._tensors(result) if x.ndim > 2):
-            self._spread(x)
+            self._record_unflattened(x)
 
     # What is known of arrays ------------------------------------------------------------------------
     @staticmethod
     def _tensors(of: Any) -> list[Tensor]:
         return [x for x in tree.leaves(of) if isinstance(x, Tensor)]
 
-    def _given(self, x: Tensor | np.ndarray) -> Given:
+    def _axis_input(self, x: Tensor | np.ndarray) -> TracedInput:
         data = x.data if isinstance(x, Tensor) else x
-        return Given(self._known.get(id(data), (None, {}))[1], data.shape)
+        return TracedInput(self._known.get(id(data), (None, {}))[1], data.shape)
 
-    def _know(self, data: Any, coordinates: Coordinates) -> None:
+    def _set_coordinates(self, data: Any, coordinates: Coordinates) -> None:
         self._born += 1
-        self._known[id(data)] = data, axes.tidy(coordinates, data.shape, self._born)
+        self._known[id(data)] = data, axes.drop_duplicates(coordinates, data.shape, self._born)
 
-    def _spread(self, x: Tensor | np.ndarray) -> None:
+    def _record_unflattened(self, x: Tensor | np.ndarray) -> None:
         """Note the layers whose outputs lie along several axes of an image."""
-        coordinates = self._given(x).coordinates
+        coordinates = self._axis_input(x).coordinates
         for path in (path for c in coordinates if c.kind == "unknown" for path in c.layers):
             self.outputs.setdefault(path, set()).add(None)
-        for own in axes.spread(coordinates):
+        for own in axes.unflattened_outputs(coordinates):
             places = coordinates[own].max(axis=tuple(range(coordinates[own].ndim - 1)))
             channels = np.unique(places[places >= 0])
             if len(channels) > 1:
@@ -119,26 +119,26 @@ class Trace:
                     self.outputs.setdefault(path, set()).add((len(channels), bool((np.diff(channels) == 1).all())))
 
     # Layers -----------------------------------------------------------------------------------------
-    def _around(self, path: str, layer: nn.Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
+    def _trace_call(self, path: str, layer: nn.Module, given: list[Tensor], call: Callable[[], Any]) -> Any:
         if self._inside:
             return call()
         if not layer_of(layer):
-            return self._outside(layer, call)
-        self._take(path, layer, given)
+            return self._call_untracked(layer, call)
+        self._record_inputs(path, layer, given)
         self._inside = True
         try:
-            result = self._made_up(layer, given[0]) if self._is_made_up and isinstance(layer, _SHAPED) else call()
+            result = self._zeros_output(layer, given[0]) if self._is_made_up and isinstance(layer, _SHAPED) else call()
         finally:
             self._inside = False
-        self._give(path, layer, given, result)
+        self._record_outputs(path, layer, given, result)
         return result
 
     @staticmethod
-    def _made_up(layer: nn.Module, x: Tensor) -> Tensor:
+    def _zeros_output(layer: nn.Module, x: Tensor) -> Tensor:
         width = layer.n_out if isinstance(layer, (nn.Linear, *CONVOLUTIONS)) else x.shape[-1]
         return Tensor(x.backend.zeros((*x.shape[:-1], width), "float32"), x.backend)
 
-    def _outside(self, layer: nn.Module, call: Callable[[], Any]) -> Any:
+    def _call_untracked(self, layer: nn.Module, call: Callable[[], Any]) -> Any:
         """The result of a module that PyTorch has not, or that only has others in it."""
         self._running.append((layer, self._born))
         try:
@@ -148,37 +148,37 @@ class Trace:
         if not _is_ours(type(layer)):
             for y in self._tensors(result):  # the user's own module: PyTorch's may turn its image
                 self._known[id(y.data)] = y.data, {
-                    dataclasses.replace(c, is_first=False): a for c, a in self._given(y).coordinates.items()}
+                    dataclasses.replace(c, is_first=False): a for c, a in self._axis_input(y).coordinates.items()}
         return result
 
-    def _take(self, path: str, layer: nn.Module, given: list[Tensor]) -> None:
+    def _record_inputs(self, path: str, layer: nn.Module, given: list[Tensor]) -> None:
         if id(layer) in self._changed:
-            self.inputs.setdefault(path, []).append(Given(_unknown(type(layer).__name__, 1), (0,)))
+            self.inputs.setdefault(path, []).append(TracedInput(_unknown_coordinate(type(layer).__name__, 1), (0,)))
         else:
             takes = given if isinstance(layer, (*KEEPING, nn.MultiHeadAttention)) else given[:1]
             for x in filter(_is_float, takes):
                 if id(x.data) not in self._known:
-                    self._know(x.data, _unknown("an array of its own", x.ndim))
-                self.inputs.setdefault(path, []).append(self._given(x))
+                    self._set_coordinates(x.data, _unknown_coordinate("an array of its own", x.ndim))
+                self.inputs.setdefault(path, []).append(self._axis_input(x))
         if isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and given[0].ndim > 2):
-            self._spread(given[0])
+            self._record_unflattened(given[0])
         if isinstance(layer, Recurrent | RecurrentCell) and any(
-                axes.is_merged(self._given(x).coordinates, x.ndim - 1) for x in given[1:] if x.ndim):
+                axes.is_merged(self._axis_input(x).coordinates, x.ndim - 1) for x in given[1:] if x.ndim):
             self.problem = self.problem or f"{path}: a state is a flattened image"
 
-    def _give(self, path: str, layer: nn.Module, given: list[Tensor], result: Any) -> None:
+    def _record_outputs(self, path: str, layer: nn.Module, given: list[Tensor], result: Any) -> None:
         takes = list(filter(_is_float, given)) if isinstance(layer, KEEPING) else given[:1]
         for y in filter(_is_float, self._tensors(result)):
             is_first = isinstance(layer, OF_IMAGES) or (isinstance(layer, nn.BatchNorm) and y.ndim > 2)
-            own = axes.fresh(y.shape, self._born, frozenset([path]), is_first)
+            own = axes.new_coordinates(y.shape, self._born, frozenset([path]), is_first)
             for x in takes:
-                own = {**self._handed_on(self._given(x), y.shape, isinstance(layer, KEEPING)), **own}
+                own = {**self._kept_coordinates(self._axis_input(x), y.shape, isinstance(layer, KEEPING)), **own}
             if id(layer) in self._changed:
-                own |= _unknown(type(layer).__name__, y.ndim)
-            self._know(y.data, own)
+                own |= _unknown_coordinate(type(layer).__name__, y.ndim)
+            self._set_coordinates(y.data, own)
 
     @staticmethod
-    def _handed_on(x: Given, shape: Shape, is_kept: bool) -> Coordinates:
+    def _kept_coordinates(x: TracedInput, shape: Shape, is_kept: bool) -> Coordinates:
         """The coordinates that a layer's output of that shape keeps of its input: those of the other axes."""
         before = x.coordinates if is_kept else axes.reduced(x.coordinates, -1)
         if len(shape) == len(x.shape) + 1:  # of ids
@@ -212,7 +212,7 @@ class Trace:
             if id(module) not in self._sequential:
                 break
             begun = born
-        coordinates, last = self._given(x).coordinates, x.ndim - 1
+        coordinates, last = self._axis_input(x).coordinates, x.ndim - 1
         features = [c for c, a in coordinates.items() if a.shape[last] > 1 and c.kind == "feature"]
         y = nn.Flatten()({}, x)
         is_image = all(c.is_first and c.born >= begun for c in features) and not any(
@@ -221,42 +221,45 @@ class Trace:
         if x.ndim > 2 and features and is_image:
             size = y.shape[1]
             order = np.moveaxis(np.arange(size, dtype=np.int32).reshape(x.shape[-1], *x.shape[1:-1]), 0, -1)
-            self._know(y.data, {**self._given(y).coordinates, Coordinate("order", self._born): order.reshape(1, size)})
+            known = self._axis_input(y).coordinates
+            self._set_coordinates(y.data, {**known, Coordinate("order", self._born): order.reshape(1, size)})
         return y
 
     # Operators --------------------------------------------------------------------------------------
-    def _through(self, op: Op[..., Any], rule: Rule) -> Rule:
+    def _trace_rule(self, op: Op[..., Any], rule: Rule) -> Rule:
         if self._inside:
             return rule
 
         def forward(be: Backend, *arrays: Any, **attrs: Any) -> tuple[Any, Any]:
             out, saved = rule.forward(be, *arrays, **attrs)
-            if any(isinstance(x, np.ndarray) and self._given(x).coordinates for x in arrays):
-                self._follow(op, be, arrays, attrs, out)
+            if any(isinstance(x, np.ndarray) and self._axis_input(x).coordinates for x in arrays):
+                self._trace_operator(op, be, arrays, attrs, out)
             return out, saved
 
         return dataclasses.replace(rule, forward=forward)
 
-    def _follow(self, op: Op[..., Any], be: Backend, arrays: Sequence[Any], attrs: dict[str, Any], out: Any) -> None:
+    def _trace_operator(self, op: Op[..., Any], be: Backend, arrays: Sequence[Any], attrs: dict[str, Any],
+                        out: Any) -> None:
         name = op.name if getattr(ops, op.name, None) is op else ""
-        given = [self._given(x) for x in arrays if isinstance(x, np.ndarray)]
+        given = [self._axis_input(x) for x in arrays if isinstance(x, np.ndarray)]
         outs = out if isinstance(out, tuple) else (out,)
         if name in _OF_IMAGES:
-            self._spread(arrays[0])
+            self._record_unflattened(arrays[0])
         if name in _MOVING or name == "concat":
             rule = op.rules("numpy")[-1]
             attrs = {**attrs, **({"value": -1} if name == "pad" else {})}
             rest = [] if name == "concat" else list(arrays[1:])
-            data = axes.apart(given, attrs["axis"]) if name == "concat" else given[:1]
-            results = axes.moved(data, lambda moving: rule.forward(be, *moving, *rest, **attrs)[0])
+            data = axes.mark_parts(given, attrs["axis"]) if name == "concat" else given[:1]
+            results = axes.moved_coordinates(data, lambda moving: rule.forward(be, *moving, *rest, **attrs)[0])
         elif name in _SAME_SHAPE:
-            self._meet(given, outs[0].shape)
-            results = [axes.joined(given, y.shape) for y in outs]
+            self._record_addends(given, outs[0].shape)
+            results = [axes.elementwise_coordinates(given, y.shape) for y in outs]
         elif name in _REDUCING:
             results = [axes.reduced(given[0].coordinates, attrs["axis"], bool(attrs.get("keepdims", False)))]
         elif name in _POOLING:
             results = [{c: x for c, x in given[0].coordinates.items() if x.shape[1:3] == (1, 1)}
-                       | {Coordinate("position", self._born): axes.along(k, 4, outs[0].shape[k]) for k in (1, 2)}]
+                       | {Coordinate("position", self._born): axes.arange_along(k, 4, outs[0].shape[k])
+                          for k in (1, 2)}]
         elif name in _PRODUCTS:
             results = [self._product(name, given[0], given[1], outs[0].shape)]
         elif name == "scaled_dot_product_attention":
@@ -264,14 +267,14 @@ class Trace:
             results = [axes.reduced(query.coordinates, -1) | axes.reduced(value.coordinates, -2)]
         else:
             layers = frozenset(path for g in given for c in g.coordinates for path in c.layers)
-            results = [_unknown(op.name, y.ndim, layers) for y in outs]
+            results = [_unknown_coordinate(op.name, y.ndim, layers) for y in outs]
         unknown = {c for g in given for c in g.coordinates if c.kind == "unknown"}
         for y, result in zip(outs, results or [{} for _ in outs], strict=True):
-            self._know(y, result | {c: np.zeros((1,) * y.ndim, np.int32) for c in unknown})
+            self._set_coordinates(y, result | {c: np.zeros((1,) * y.ndim, np.int32) for c in unknown})
 
-    def _meet(self, given: Sequence[Given], shape: Shape) -> None:
+    def _record_addends(self, given: Sequence[TracedInput], shape: Shape) -> None:
         """Note layers whose outputs are added to a flattened image: their order is that of the image."""
-        parts = [Given(axes.aligned(g.coordinates, len(shape)), shape) for g in given if g.coordinates]
+        parts = [TracedInput(axes.aligned(g.coordinates, len(shape)), shape) for g in given if g.coordinates]
         if len(parts) < 2:
             return
         for axis in range(len(shape)):
@@ -280,7 +283,7 @@ class Trace:
                 for path in (path for c, a in g.coordinates.items() if a.shape[axis] > 1 for path in c.layers):
                     self.outputs.setdefault(path, set()).add(None)
 
-    def _product(self, name: str, x: Given, y: Given, shape: Shape) -> Coordinates:
+    def _product(self, name: str, x: TracedInput, y: TracedInput, shape: Shape) -> Coordinates:
         if axes.is_merged(x.coordinates, len(x.shape) - 1) != axes.is_merged(y.coordinates, len(y.shape) - 2):
             self.problem = self.problem or f"{name} multiplies a flattened image by an array, outside of a layer"
         return axes.aligned(axes.reduced(x.coordinates, -1) | axes.reduced(y.coordinates, -2), len(shape))
@@ -290,7 +293,7 @@ def _is_ours(of: Any) -> bool:
     return str(of.__module__).startswith("duoln.nn.")
 
 
-def _unknown(name: str, ndim: int, layers: frozenset[str] = frozenset()) -> Coordinates:
+def _unknown_coordinate(name: str, ndim: int, layers: frozenset[str] = frozenset()) -> Coordinates:
     """The coordinate of what is not followed, which these layers may have ordered."""
     return {Coordinate("unknown", name, layers): np.zeros((1,) * ndim, np.int32)}
 

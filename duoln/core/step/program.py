@@ -23,14 +23,14 @@ def names(places: Iterable[Place]) -> str:
     return "".join([f"v{place}, " for place in places])
 
 
-class Text:
+class FunctionText:
     """A function of straight-line Python, whose lines are added one by one; `known` are names in it."""
 
     def __init__(self, known: dict[str, Any]) -> None:
         self.lines: list[str] = []
         self._known = known
 
-    def keep(self, x: Any) -> str:
+    def name_for(self, x: Any) -> str:
         """A name for an object."""
         name = f"kept{len(self._known)}"
         self._known[name] = x
@@ -174,14 +174,14 @@ class Program:
 
         A value is dropped after its last use, so that memory does not grow.
         """
-        text = Text({"backend": self.backend, **{f"v{place}": x for place, x in enumerate(self.constants)}})
+        text = FunctionText({"backend": self.backend, **{f"v{place}": x for place, x in enumerate(self.constants)}})
         last_use = {place: k for k, one in enumerate(self.instructions) for place in (*one.writes(), *one.reads())}
         freed: list[list[Place]] = [[] for _ in self.instructions]
         written = {place for one in self.instructions for place in one.writes()}
         for place in written.difference(self.results):
             freed[last_use[place]].append(place)
         for one, places in zip(self.instructions, freed, strict=True):
-            text.lines += [one.text(text.keep), *([f"del {names(places)}"] if places else [])]
+            text.lines += [one.text(text.name_for), *([f"del {names(places)}"] if places else [])]
         return text.function(names(range(self.inputs)), f"[{names(self.results)}]", "<compiled step>")
 
     def difference(self, second: Program) -> str | None:
@@ -191,10 +191,10 @@ class Program:
         prove nothing: they may be computed from arguments that were equal.
         """
         if not (self.results == second.results and len(self.constants) == len(second.constants)
-                and self.made == second.made and _same(self.instructions, second.instructions)):
+                and self.made == second.made and _same_instructions(self.instructions, second.instructions)):
             return "its calls run different operators"
         for place, (a, b) in enumerate(zip(self.constants, second.constants, strict=True)):
-            if not (_equal(self.backend, a, b) if place in self.made else _is_one(a, b)):
+            if not (_same_bits(self.backend, a, b) if place in self.made else _same_constant(a, b)):
                 return (f"it computes with an array of shape {np.shape(a)} that is no argument and another one at each "
                         "call; give it as an argument")
         return None
@@ -209,7 +209,7 @@ binders: dict[str, Callable[[Program, Sequence[Array], Callable[..., list[Array]
 The result is called as that function, or None; see `kernels.step`."""
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same_instructions(a: Any, b: Any) -> bool:
     """True if two lists of instructions are equal; what cannot be compared is not."""
     try:
         return bool(a == b)
@@ -217,14 +217,14 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-def _is_one(a: Any, b: Any) -> bool:
+def _same_constant(a: Any, b: Any) -> bool:
     """True if two constants are one object, or numbers of Python with one value."""
     if isinstance(a, int | float):
         return type(a) is type(b) and repr(a) == repr(b)  # 0.0 is not -0.0, and NaN is NaN
     return a is b and not isinstance(a, np.bool_)  # NumPy has one object for all that is True
 
 
-def _equal(backend: Backend, a: Array, b: Array) -> bool:
+def _same_bits(backend: Backend, a: Array, b: Array) -> bool:
     """True if two arrays have the same shape, dtype and bits."""
     return bool(a.shape == b.shape and a.dtype == b.dtype
                 and backend.to_numpy(a).tobytes() == backend.to_numpy(b).tobytes())

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.op import Op, bound, each_rule, only_rule
+from duoln.core.op import Op, context_value, each_rule, replace_rules
 from duoln.core.rule import Rule
 from duoln.core.step.program import Backward, Call, Form, Forward, Instruction, Place, Pooled, Program, Values
 from duoln.core.step.repeated import recorder, recordings
@@ -40,7 +40,7 @@ class Recording:
         self._instructions: list[Instruction] = []
         self._wrapped: dict[Rule, Rule] = {}
         for x in natives:
-            self._new(x)
+            self._new_place(x)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -48,7 +48,7 @@ class Recording:
         token = recorder.set(self)
         recordings.append(self)
         try:
-            with each_rule(self._through):
+            with each_rule(self._recording_rule):
                 yield
         finally:
             recordings.remove(self)
@@ -67,19 +67,19 @@ class Recording:
     # What is computed outside of rules --------------------------------------------------------------
     def call(self, function: Callable[..., Any], natives: Sequence[Any]) -> Any:
         """Run and record a call of a function of native arrays."""
-        if self._is_elsewhere():
+        if self._in_other_thread():
             return function(*natives)
         inputs = tuple([self._place(x) for x in natives])
-        result = _own(function(*natives))
-        self._instructions.append(Call(function, inputs, self._new(result)))
+        result = _unshare_bool(function(*natives))
+        self._instructions.append(Call(function, inputs, self._new_place(result)))
         return result
 
     def constant(self, native: Any) -> None:
         """Let a native array be a constant of the step."""
-        if not self._is_elsewhere():
+        if not self._in_other_thread():
             self._made.add(self._place(native))
 
-    def elsewhere(self, natives: Sequence[Any]) -> None:
+    def note_thread_use(self, natives: Sequence[Any]) -> None:
         """Note it if another thread uses these native arrays; a constant may be used anywhere."""
         if threading.get_ident() == self._thread:
             return
@@ -88,7 +88,7 @@ class Recording:
             if place is not None and self._constants[place] is None:
                 self.obstacle = _IN_A_THREAD
 
-    def _is_elsewhere(self) -> bool:
+    def _in_other_thread(self) -> bool:
         """True if another thread than that of the step runs this, in a copy of its context."""
         if threading.get_ident() == self._thread:
             return False
@@ -96,10 +96,10 @@ class Recording:
         return True
 
     # Places ---------------------------------------------------------------------------------------
-    def _new(self, x: Any) -> Place:
+    def _new_place(self, x: Any) -> Place:
         """A place for a value that was just made. If it was known before, it is the same object, perhaps changed."""
         place = self._append(None, x)
-        self._know(x, place)
+        self._register(x, place)
         return place
 
     def _append(self, constant: Any, x: Any) -> Place:
@@ -109,17 +109,17 @@ class Recording:
         self._forms.append(Form(x.shape, x.dtype.char, x.strides) if is_array else None)
         return len(self._constants) - 1
 
-    def _know(self, x: Any, place: Place) -> None:
+    def _register(self, x: Any, place: Place) -> None:
         if x is None:
             return
         if id(x) not in self._places:
             try:  # once it is gone, another value may get its identity
-                self._kept.append(weakref.ref(x, partial(self._forget, id(x))))
+                self._kept.append(weakref.ref(x, partial(self._unregister, id(x))))
             except TypeError:  # a scalar of NumPy
                 self._kept.append(x)
         self._places[id(x)] = place
 
-    def _forget(self, identity: int, _: Any) -> None:
+    def _unregister(self, identity: int, _: Any) -> None:
         self._places.pop(identity, None)
 
     def _place(self, x: Any) -> Place:
@@ -136,9 +136,9 @@ class Recording:
         return tuple([self._place(g) for g in (gout if isinstance(gout, tuple) else (gout,))])
 
     # Rules ----------------------------------------------------------------------------------------
-    def _through(self, op: Op[..., Any], rule: Rule) -> Rule:
+    def _recording_rule(self, op: Op[..., Any], rule: Rule) -> Rule:
         """The rule, which is recorded as it runs."""
-        if self._is_elsewhere():
+        if self._in_other_thread():
             return rule
         if rule not in self._wrapped:
             self._wrapped[rule] = self._wrap(rule)
@@ -156,8 +156,8 @@ class Recording:
             if not isinstance(computed, tuple) or len(computed) != 2:
                 return computed  # the op explains it
             out, saved = computed
-            out = tuple([_own(x) for x in out]) if isinstance(out, tuple) else _own(out)
-            outputs = tuple([self._new(x) for x in (out if isinstance(out, tuple) else (out,))])
+            out = tuple([_unshare_bool(x) for x in out]) if isinstance(out, tuple) else _unshare_bool(out)
+            outputs = tuple([self._new_place(x) for x in (out if isinstance(out, tuple) else (out,))])
             place = self._append(None, None)
             saved_places[id(saved)] = place
             self._instructions.append(Forward(rule, attrs, inputs, outputs, isinstance(out, tuple), place))
@@ -171,7 +171,7 @@ class Recording:
             if not isinstance(gradients, tuple | list) or len(gradients) != len(needs):
                 return gradients  # the tape explains it
             # What is not needed may be there too, and the tape drops it: its place is then read by nobody.
-            outputs = tuple([self._new(g) for g in gradients])
+            outputs = tuple([self._new_place(g) for g in gradients])
             self._instructions.append(Backward(rule, saved_places[id(saved)], gouts, isinstance(gout, tuple),
                                                tuple(needs), outputs))
             return gradients
@@ -182,7 +182,7 @@ class Recording:
                                 for saved, gout in uses])
                 with _not_recording():
                     gradient = rule.pooled[argument](be, uses)
-                self._instructions.append(Pooled(rule, argument, places, self._new(gradient)))
+                self._instructions.append(Pooled(rule, argument, places, self._new_place(gradient)))
                 return gradient
 
             return of_uses
@@ -191,7 +191,7 @@ class Recording:
                     {k: pooled(k) for k in rule.pooled})
 
 
-def _own(x: Any) -> Any:
+def _unshare_bool(x: Any) -> Any:
     """The value as an object of its own: NumPy has one object for all that is True, and one for all that is False."""
     return np.asarray(x) if isinstance(x, np.bool_) else x
 
@@ -199,5 +199,5 @@ def _own(x: Any) -> Any:
 @contextlib.contextmanager
 def _not_recording() -> Iterator[None]:
     """Within this context, which is inside a rule, nothing is recorded: the rule itself is."""
-    with bound(recorder, None), only_rule(lambda op, rule: rule):
+    with context_value(recorder, None), replace_rules(lambda op, rule: rule):
         yield

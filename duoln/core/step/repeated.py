@@ -19,7 +19,7 @@ class Recorder(Protocol):
     def constant(self, native: Any) -> None:
         """Let a native array be a constant of the step."""
 
-    def elsewhere(self, natives: Sequence[Any]) -> None:
+    def note_thread_use(self, natives: Sequence[Any]) -> None:
         """Note it if this thread is another than that of the step, and uses values of the step."""
 
 
@@ -37,7 +37,7 @@ def repeated(function: Callable[..., Any], *natives: Any) -> Any:
     record = recorder.get()
     if record is not None:
         return record.call(function, natives)
-    used_elsewhere(natives)
+    note_thread_uses(natives)
     return function(*natives)
 
 
@@ -57,13 +57,13 @@ def read_on_host(native: Any) -> None:
     """
     if recorder.get() is not None:
         raise CompileError(READS_ON_HOST)
-    used_elsewhere((native,))
+    note_thread_uses((native,))
 
 
-def used_elsewhere(natives: Sequence[Any]) -> None:
+def note_thread_uses(natives: Sequence[Any]) -> None:
     """Tell the recorded steps of other threads that this thread uses these arrays.
 
     What it computes from their values is no part of their record, so such a step cannot be replayed.
     """
     for record in tuple(recordings):
-        record.elsewhere(natives)
+        record.note_thread_use(natives)

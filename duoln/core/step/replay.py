@@ -21,9 +21,9 @@ from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
 from duoln.core.step.program import Program, binders, rewrites
 from duoln.core.step.recording import Recording
-from duoln.core.step.repeated import recordings, used_elsewhere
+from duoln.core.step.repeated import note_thread_uses, recordings
 from duoln.core.step.symbol import form_of
-from duoln.core.step.variables import Marks, changed
+from duoln.core.step.variables import Marks, changed_variable
 from duoln.errors import CompileWarning
 
 _MAX_LAYOUTS = 16
@@ -93,7 +93,7 @@ class Replay:
 
     def __call__(self, *natives: Array) -> list[Array]:
         if recordings:
-            used_elsewhere(natives)
+            note_thread_uses(natives)
         if is_watched():  # also while another step is recorded
             return self.step(*natives)
         layout = self.layout(natives)
@@ -112,7 +112,8 @@ class Replay:
             results = self.step(*natives)
         program, (first, differed) = record.program(results), self._recorded.pop(layout, (None, 0))
         obstacle = record.obstacle
-        if program is not None and first and (difference := changed(before, marks) or program.difference(first)):
+        if program is not None and first and (
+                difference := changed_variable(before, marks) or program.difference(first)):
             differed += 1
             first = None  # the next call is compared with this one
             obstacle = difference if differed == _MOST_DIFFERENT else None
@@ -147,11 +148,11 @@ class Replay:
             made.table()
         return made
 
-    def look(self, call: int) -> None:
+    def check_variables(self, call: int) -> None:
         """Look whether the variables still hold what they held; if not, a CompileWarning names one."""
         repeated = [] if self.changed else [layout for layout, run in self.proved.items() if run is not self.step]
         now = self._variables() if repeated else {}
-        if change := next(filter(None, [changed(self._marks[layout], now) for layout in repeated]), None):
+        if change := next(filter(None, [changed_variable(self._marks[layout], now) for layout in repeated]), None):
             self.changed = True
             warnings.warn(f"a compiled step runs as it is from call {call} on; its results since call {call // 2} may "
                           f"be of an old value: {change}", CompileWarning, stacklevel=_CALLER)

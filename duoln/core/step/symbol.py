@@ -55,7 +55,7 @@ class Buffer:
         """Bytes."""
         return self.form.nbytes
 
-    def used(self, line: int) -> None:
+    def note_use(self, line: int) -> None:
         """Note that a line writes or reads it."""
         self.first = line if self.first < 0 else self.first
         self.last = max(self.last, line)
@@ -102,7 +102,7 @@ class Symbol(NDArrayOperatorsMixin):
             raise NotBound("a copy of an array")
         if form is not self.form and not self.buffer.form.flags.c_contiguous:
             raise NotBound("a part of an array that is not contiguous")
-        return Symbol(self.trace, self.buffer, form, self.offset + _first(form) - _first(self.form))
+        return Symbol(self.trace, self.buffer, form, self.offset + _address(form) - _address(self.form))
 
     def reshape(self, *shape: Any) -> Symbol:
         """See `numpy.ndarray`, as below: a view, or one of a copy."""
@@ -114,7 +114,7 @@ class Symbol(NDArrayOperatorsMixin):
                 raise
             return self.trace.contiguous(self).reshape(*shape)
 
-    def widened(self, shape: Any) -> Symbol:
+    def extend_view(self, shape: Any) -> Symbol:
         """An array that begins as this one, with its strides, over more of the same memory."""
         return Symbol(self.trace, self.buffer, form_of(shape, self.dtype, self.strides), self.offset)
 
@@ -189,14 +189,14 @@ def is_tracing() -> bool:
     return hasattr(_of_thread, "trace")
 
 
-def trace() -> Trace:
+def current_trace() -> Trace:
     """The trace that this thread makes."""
     made: Trace = _of_thread.trace
     return made
 
 
 @contextlib.contextmanager
-def traced(made: Trace) -> Iterator[None]:
+def trace_rules(made: Trace) -> Iterator[None]:
     """In this context rules of this thread are traced."""
     _of_thread.trace = made
     tracing.append(made)
@@ -217,7 +217,7 @@ def form_of(shape: Any, dtype: Any, strides: Any = None) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(one, sizes, steps)
 
 
-def _first(form: np.ndarray) -> int:
+def _address(form: np.ndarray) -> int:
     address: int = form.__array_interface__["data"][0]
     return address
 

@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     failures: tuple[int, int]
 
 
-class Launched(NamedTuple):
+class KernelLine(NamedTuple):
     """A call of an entry."""
 
     of: int
@@ -36,7 +36,7 @@ class Launched(NamedTuple):
     """Symbols and arrays for their addresses, None, numbers, and tuples of words for the address of such a row."""
 
 
-class Computed(NamedTuple):
+class NumpyLine(NamedTuple):
     """A call of NumPy's, which writes into an array."""
 
     of: int
@@ -47,14 +47,14 @@ class Computed(NamedTuple):
     """For a reduction: the axes, the dtype of the sums, and whether axes are kept."""
 
 
-class Called(NamedTuple):
+class UnboundLine(NamedTuple):
     """An instruction that was not bound."""
 
     of: int
     why: str
 
 
-Line = Launched | Computed | Called
+Line = KernelLine | NumpyLine | UnboundLine
 
 
 class Trace:
@@ -92,7 +92,7 @@ class Trace:
     def launch(self, entry: Entry, words: Sequence[Any]) -> None:
         """Note a call of an entry. Raises NotBound for memory that the rule has made itself: it would be a constant."""
         _check_constants(words)
-        self.lines.append(Launched(self.instruction, entry, _kept(words)))
+        self.lines.append(KernelLine(self.instruction, entry, _copy_writeable(words)))
 
     def compute(self, ufunc: np.ufunc, inputs: tuple[Any, ...], out: Symbol | None) -> Symbol:
         """Note a call of a ufunc; the result has the shape, the dtype and the layout that NumPy gives it."""
@@ -119,7 +119,7 @@ class Trace:
         return out
 
     def _compute(self, function: Callable[..., Any], inputs: tuple[Any, ...], out: Symbol, *options: Any) -> None:
-        self.lines.append(Computed(self.instruction, function, _kept(inputs), out, *options))
+        self.lines.append(NumpyLine(self.instruction, function, _copy_writeable(inputs), out, *options))
 
     def reduce(self, ufunc: np.ufunc, x: Any, axis: Any = 0, dtype: Any = None, out: Any = None,
                keepdims: bool = False, **options: Any) -> Symbol:
@@ -198,10 +198,10 @@ def _where(condition: Any, x: Any, y: Any, out: Any) -> None:
     np.copyto(out, x, "unsafe", where=condition)
 
 
-def _kept(values: Sequence[Any]) -> tuple[Any, ...]:
+def _copy_writeable(values: Sequence[Any]) -> tuple[Any, ...]:
     """The values; an array that the rule may still write to is copied."""
     return tuple([x.copy() if type(x) is np.ndarray and x.flags.writeable else
-                  _kept(x) if type(x) is tuple else x for x in values])
+                  _copy_writeable(x) if type(x) is tuple else x for x in values])
 
 
 def _check_constants(words: Sequence[Any]) -> None:

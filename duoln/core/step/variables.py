@@ -38,25 +38,26 @@ def variables(step: Callable[..., Any]) -> Marks:
     A clock and what gives other values each time, such as an iterator, differ from themselves.
     """
     marks: Marks = {}
-    functions = list(filter(None, [_python_of(step)]))
+    functions = list(filter(None, [_python_function(step)]))
     for k, function in enumerate(functions):  # more are added
-        for name, value in dict(_chains(function.__code__, _known(function), function.__globals__)).items():
+        loaded = dict(_loaded_values(function.__code__, _closure_values(function), function.__globals__))
+        for name, value in loaded.items():
             with contextlib.suppress(Exception):  # an object may answer anything, and a tree have no end
                 for path, leaf in islice(tree.items(value, name), _MOST_ENTRIES):
-                    marks[k, path] = _mark(leaf)
-                    called = _python_of(leaf)
+                    marks[k, path] = _identity_mark(leaf)
+                    called = _python_function(leaf)
                     if called is not None and called.__module__ == functions[0].__module__ and called not in functions:
                         functions.append(called)
     return {place: mark for place, mark in marks.items() if mark is not _UNKNOWN}
 
 
-def changed(before: Marks, now: Marks) -> str | None:
+def changed_variable(before: Marks, now: Marks) -> str | None:
     """The variable that holds something else; None if there is none. What is new may be an entry of a cache."""
     name = next((place[1] for place, mark in before.items() if place in now and now[place] != mark), None)
     return name and f"it reads the variable {name}, which does not stay the same; give it as an argument"
 
 
-def _python_of(value: Any) -> Any:
+def _python_function(value: Any) -> Any:
     """The function or method of Python's that a call of this runs, or None."""
     while isinstance(value, partial):
         value = value.func
@@ -66,7 +67,7 @@ def _python_of(value: Any) -> Any:
     return value if isinstance(getattr(value, "__code__", None), CodeType) else None
 
 
-def _known(function: Any) -> dict[str, Any]:
+def _closure_values(function: Any) -> dict[str, Any]:
     """The values of a function's variables when it is called, but for globals and arguments."""
     code = function.__code__
     known = {name: p.default for name, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
@@ -78,7 +79,7 @@ def _known(function: Any) -> dict[str, Any]:
     return known
 
 
-def _chains(code: CodeType, known: dict[str, Any], of_module: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _loaded_values(code: CodeType, known: dict[str, Any], of_module: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The variables that a code and the codes in it load, and the attributes that it looks up in these."""
     name, value = "", _UNKNOWN
     for one in dis.get_instructions(code):
@@ -95,7 +96,8 @@ def _chains(code: CodeType, known: dict[str, Any], of_module: dict[str, Any]) ->
             yield name, value
     for nested in code.co_consts:
         if isinstance(nested, CodeType):
-            yield from _chains(nested, {n: x for n, x in known.items() if n not in nested.co_varnames}, of_module)
+            free = {n: x for n, x in known.items() if n not in nested.co_varnames}
+            yield from _loaded_values(nested, free, of_module)
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -108,7 +110,7 @@ def _attribute(value: Any, name: str) -> Any:
     return MethodType(function, value) if is_method and name not in getattr(value, "__dict__", ()) else function
 
 
-def _mark(leaf: Any) -> Any:
+def _identity_mark(leaf: Any) -> Any:
     """A mark that is equal as long as a variable holds the same; it keeps no array."""
     if isinstance(leaf, io.IOBase):  # an iterator, to which a step may print
         return _UNKNOWN

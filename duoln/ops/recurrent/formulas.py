@@ -51,7 +51,7 @@ def _bn(x: Tensor, norms: Norms, name: str, s: Settings) -> Tensor:
     return by_statistics(x, gain, None, mean, norms[f"variance_{name}"], s.eps)
 
 
-def _parts(x: Tensor, gates: int, first: int) -> tuple[Tensor, Tensor]:
+def _split_gates(x: Tensor, gates: int, first: int) -> tuple[Tensor, Tensor]:
     """The first gates along the last axis, and the rest."""
     cut = x.shape[-1] // gates * first
     return getitem(x, key=(..., slice(0, cut))), getitem(x, key=(..., slice(cut, None)))
@@ -61,7 +61,7 @@ def _gates_ln(cell: str, x: Tensor, norms: Norms, name: str, s: Settings) -> Ten
     """The norms of a product: one over all gates; a GRU has one over z and r together, and one over n (eq. 26, 27)."""
     if len(CELLS[cell].parts) == 1:
         return _ln(x, norms, name, s)
-    pieces = zip(_parts(x, 3, 2), _parts(norms[f"gain_{name}"], 3, 2), _parts(norms[f"bias_{name}"], 3, 2), strict=True)
+    pieces = zip(*[_split_gates(a, 3, 2) for a in (x, norms[f"gain_{name}"], norms[f"bias_{name}"])], strict=True)
     return concat(*(layer_norm(part, g, b, eps=s.eps) for part, g, b in pieces), axis=-1)
 
 
@@ -144,9 +144,9 @@ def gru_cell(x_gates: Tensor, h_proj: Tensor, h: Tensor, bias: Tensor | None, no
         assert bias is not None
         x_gates = _bn(x_gates, norms, "x", s) + bias
         h_gates = _bn(h_proj, norms, "h", s)
-    (x_zr, x_n), (h_zr, h_n) = _parts(x_gates, 3, 2), _parts(h_gates, 3, 2)
+    (x_zr, x_n), (h_zr, h_n) = _split_gates(x_gates, 3, 2), _split_gates(h_gates, 3, 2)
     if s.norm == "layer-per-gate":
-        (gain_zr, gain_n), (bias_zr, bias_n) = _parts(norms["gain_h"], 3, 2), _parts(norms["bias_h"], 3, 2)
+        (gain_zr, gain_n), (bias_zr, bias_n) = _split_gates(norms["gain_h"], 3, 2), _split_gates(norms["bias_h"], 3, 2)
         z, r = (sigmoid(gate) for gate in _each_gate(x_zr + h_zr, 2, gain_zr, bias_zr, s))
         n = tanh(layer_norm(x_n + r * h_n, gain_n, bias_n, eps=s.eps))
     else:

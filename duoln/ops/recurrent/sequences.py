@@ -110,7 +110,7 @@ def _time_steps(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Te
     return time_steps[::-1] if reverse else time_steps
 
 
-def _together(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
+def _stack_hidden(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
     if not hidden:
         return zeros((0, *h.shape), h.backend, h.dtype)
     return stack(*(hidden[t] for t in sorted(hidden)))
@@ -137,7 +137,7 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
             tell(x_gates, h_proj, new)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
-    return stored_as(_together(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
+    return stored_as(_stack_hidden(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
 
 
 def _composed(cell: str) -> Rule:
@@ -147,7 +147,7 @@ def _composed(cell: str) -> Rule:
     def run(x: Tensor, *arrays: Any, norm: str, eps: float, reverse: bool,
             gradient_limit: float | None) -> tuple[Tensor, ...]:
         states, (w_x, w_h, bias, mask, *norm_arrays) = arrays[:count], arrays[count:]
-        norms = named(cell, norm, norm_arrays)
+        norms = norms_by_name(cell, norm, norm_arrays)
         return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
                     Settings(norm, eps), reverse, gradient_limit)
 
@@ -166,7 +166,7 @@ def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: T
     return norms, attrs
 
 
-def named(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParameters:
+def norms_by_name(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParameters:
     """The norms' parameters by name, from the operators' order."""
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
 

@@ -18,7 +18,7 @@ from duoln.ops.elementwise import stored_as, widened
 from duoln.ops.linalg import linear, matmul
 from duoln.ops.recurrent import formulas
 from duoln.ops.recurrent.formulas import Settings
-from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_norms, check_shapes, named
+from duoln.ops.recurrent.sequences import NormParameters, check_cell, check_norms, check_shapes, norms_by_name
 from duoln.ops.recurrent.variants import check_variant
 
 
@@ -65,7 +65,7 @@ def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = N
 
 def _lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
                eps: float) -> tuple[Tensor, Tensor]:
-    norms, s = named("lstm", norm, norm_arrays), Settings(norm, eps)
+    norms, s = norms_by_name("lstm", norm, norm_arrays), Settings(norm, eps)
     x_gates = formulas.input_to_gates("lstm", x_proj, bias, norms, s)
     return formulas.lstm_cell(x_gates, h_proj, c, bias, norms, s)
 
