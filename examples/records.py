@@ -68,7 +68,7 @@ def where(backend: Backend) -> str:
 def spread(values: Sequence[float], form: str) -> str:
     """The median of some values with the least and the greatest one, for a table; one value alone."""
     middle = f"{statistics.median(values):{form}}"
-    return middle if len(values) == 1 else f"{middle} ({min(values):{form}} to {max(values):{form}})"
+    return middle if len(values) == 1 else f"{middle} ({min(values):{form}}-{max(values):{form}})"
 
 
 def draw_range(panel: Any, updates: Sequence[int], losses: Sequence[Sequence[float]], **line: Any) -> None:

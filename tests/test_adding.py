@@ -96,7 +96,7 @@ def test_the_table_has_the_median_and_the_range():
     record = _record(*((norm, 0.1, seed, False, run) for norm, runs in losses.items() for seed, run in enumerate(runs)), updates=30)
     _, _, _, headings, layer, none = adding_record.table(record).splitlines()
     assert "after 10 updates" in headings and "after 30 updates" in headings
-    assert layer.split() == ["0.1", "layer", "3", "0.30000", "(0.03000", "to", "0.30000)", "0.10000", "(0.00100", "to", "0.20000)", "never", "(30", "to", "never)"]
+    assert layer.split() == ["0.1", "layer", "3", "0.30000", "(0.03000-0.30000)", "0.10000", "(0.00100-0.20000)", "never", "(30-never)"]
     assert none.split() == ["0.1", "none", "1", "0.50000", "0.30000", "never"]
 
 

@@ -27,7 +27,7 @@ def test_each_norm_is_trained_at_the_rate_that_was_chosen_for_it(tmp_path, monke
     assert [(run.norm, run.rate, run.seed) for run in record.runs if not run.choice] == [
         (norm, rate, seed) for seed in (0, 1) for norm, rate in zip(NORMS, (0.2, 0.1, 0.1), strict=True)]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-3].split()[:6] == ["layer", "0.2", "0.10000", "(0.10000", "to", "0.10000)"]
+    assert lines[-3].split()[:4] == ["layer", "0.2", "0.10000", "(0.10000-0.10000)"]
     path = tmp_path / "adding_lengths.json"
     assert read_finding(path).summary == adding_lengths.table(record) and read_finding(path).time
     assert [run.errors for run in records.read(path, Record, Run).runs] == [run.errors for run in record.runs]

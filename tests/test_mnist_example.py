@@ -42,7 +42,7 @@ def test_the_table_has_the_median_and_the_range():
     assert lines[0] == "MNIST, 784-3-3-10 units, median (least to greatest) of 3 seeds"
     told = [" ".join(line.split()) for line in lines[2:4]]
     assert told == ["batches of 128 train NLL, update 10 train NLL, update 20 test error",
-                    "no norm 2.000 (2.000 to 2.000) 0.200 (0.100 to 0.300) 2.0 (1.0 to 3.0) %"]
+                    "no norm 2.000 (2.000-2.000) 0.200 (0.100-0.300) 2.0 (1.0-3.0) %"]
     assert "one seed" in mnist_record.table(_record(0.3))
 
 

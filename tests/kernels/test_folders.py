@@ -1,4 +1,4 @@
-"""The folders of the kernels: the page has the rules of all operators, and each operator with a rule has cases."""
+"""The folders of the kernels: the page has the rules of the operators with one for a GPU, and each operator with a rule has cases."""
 
 import sys
 
@@ -10,7 +10,7 @@ from duoln.kernels import native, registry, source
 
 
 @pytest.mark.skipif(native.machine_refusal() is not None, reason="the page has the compiled rules")
-def test_the_page_of_the_kernels_has_the_rules_of_every_operator():
+def test_the_page_of_the_kernels_has_the_rules_of_the_operators_with_one_for_a_gpu():
     pytest.importorskip("mlx.core")
     page = source.FOLDER / "README.md"
     assert renewed(page) == page.read_text(encoding="utf-8")
