@@ -88,6 +88,15 @@ def words(files):
     return sum(len(text_of(file).split()) for file in files)
 
 
+def test_the_walk_passes_files_that_exist():
+    walk = text_of(".github/CONTRIBUTING.md").partition("## Walk through the house")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.(?:py|cpp|md|toml))`", walk)
+    paths = [f"/{path.relative_to(ROOT).as_posix()}" for top in ("duoln", "kernels", "plugins", "tests")
+             for path in (ROOT / top).rglob("*.*")] + ["/pyproject.toml"]
+    assert len(named) > 40 and len(walk.splitlines()) <= 60
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in paths)] == []
+
+
 def test_all_of_it_is_short():
     assert words(FILES) <= 23_900
 
