@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from test_architecture import LAYERS
 from test_docs import run_python_of
 
 ROOT = Path(__file__).parent.parent
@@ -61,12 +60,6 @@ def test_the_reference_is_written_as_told():
     assert 'pip install -e ".[docs]" && python .ci/reference.py ' in CONTRIBUTING
     script = (ROOT / ".ci" / "run").read_text()
     assert 'pip install -q -e ".[docs]"\npython .ci/reference.py ' in script
-
-
-def test_the_layers_are_those_that_are_tested():
-    [page] = re.findall(r"## Architecture\n\n```\n(.*?)```", CONTRIBUTING, re.DOTALL)
-    told = [tuple(re.split(r" {3,}", line)[0].split()) for line in page.splitlines()]
-    assert told == list(reversed(LAYERS))
 
 
 def test_variables_are_the_ones_that_the_code_reads():
