@@ -383,3 +383,28 @@ def test_wrong_groups_are_told(numpy_backend, rng):
     check_error(ShapeError, lambda: groups.update(params, gradients["head"], groups.init(params)), "keys")
     check_error(ShapeError, lambda: groups.update(params, gradients, groups.init(params), 0.1), "rates", "0.1")
     check_error(UsageError, lambda: groups.update(params, gradients, groups.init(params), {"haed": 0.1}), "head, rest", "haed")
+
+
+# Ends of what numbers hold ----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("kind", [optim.Adam, optim.RMSProp])
+def test_an_epsilon_that_keeps_no_division_from_0(be, kind):
+    for eps in (0.0, 1e-50):
+        check_error(UsageError, lambda eps=eps: kind(0.1, eps=eps), f"[{kind.__name__}] eps: expected a finite number of at least 1e-30")
+    optimizer, params = kind(0.1, eps=1e-30), {"w": duoln.tensor([1.0, 2.0], be)}
+    updated, _ = optimizer.update(params, tree.map(ops.zeros_like, params), optimizer.init(params), 0.1)
+    assert updated["w"].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("count", [0, 2**24, 2**31 - 2, 2**31 - 1])
+def test_the_number_of_updates_does_not_wrap_round(be, count):
+    optimizer, params = optim.Adam(0.1), {"a": duoln.tensor([1.0, 2.0], be)}
+    slots = {**optimizer.init(params), "update": duoln.tensor(np.int32(count), be)}
+    params, slots = optimizer.update(params, {"a": duoln.tensor([1.0, -3.0], be)}, slots, 0.1)
+    assert int(slots["update"]) == min(count + 1, 2**31 - 1) and np.isfinite(params["a"].numpy()).all()
+
+
+def test_clips_of_nan_and_of_infinity(be):
+    for clip in CLIPS[:3]:
+        assert np.isnan(clip({"a": duoln.tensor([np.nan, 1.0], be), "b": duoln.tensor([1.0], be)})["a"].numpy()[0])
+    assert optim.clip_value(1.0)({"a": duoln.tensor([np.inf, 2.0], be)})["a"].tolist() == [1, 1]

@@ -216,3 +216,12 @@ class TestRules:
 @pytest.mark.parametrize("value", [lambda x: ops.argmax(x), lambda x: ops.sum(x) > 0])
 def test_a_value_without_a_gradient_is_refused(be, value):
     check_error(DtypeError, lambda: duoln.value_and_grad(value)(_t(be, [1.0, 2.0])), "[value_and_grad]", "float value")
+
+
+def test_ten_thousand_operators(be):
+    def chain(p):
+        for _ in range(10_000):
+            p = p + 1.0
+        return ops.sum(p)
+
+    assert duoln.value_and_grad(chain)(_t(be, [2.0]))[1].tolist() == [1.0]

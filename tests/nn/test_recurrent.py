@@ -25,7 +25,7 @@ def _x(be, rng, *shape):
 
 
 @pytest.mark.parametrize("cell", LAYERS)
-@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (1, 2), (3, 1), (4, 3)])
+@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (1, 2), (3, 1), (4, 3), (5, 0), (0, 0)])
 def test_shapes(cell, steps, batch, be, rng):
     layer = LAYERS[cell](4, 5, layers=2, bidirectional=True)
     out, last = layer(_start(layer, be), _x(be, rng, steps, batch, 4))
@@ -204,3 +204,15 @@ def test_what_is_shown_are_the_settings_that_differ_from_the_defaults():
     layer = nn.LSTM(3, 4, norm="layer", layers=2, forget_bias=1.0, gradient_limit=2.0, input_init=nn.init.glorot, eps=1e-5)
     assert repr(layer) == "LSTM(n_in=3, n_hidden=4, norm='layer', layers=2, forget_bias=1.0, gradient_limit=2.0)"
     assert repr(nn.GRU(3, 4, bias="pytorch")) == "GRU(n_in=3, n_hidden=4, norm='recurrent-bias', bias='pytorch')"
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_padding_changes_no_direction(cell, norm, be, rng):
+    model, x = LAYERS[cell](3, 4, norm=norm, layers=2, bidirectional=True), rng.standard_normal((5, 2, 3)).astype(np.float32)
+    params, mask = _start(model, be), duoln.tensor(np.arange(5)[:, None] < [[3, 5]], be)
+    y, states = model(params, duoln.tensor(x, be), mask=mask)
+    alone, of_alone = model(params, duoln.tensor(x[:3, :1], be))
+    np.testing.assert_allclose(y.numpy()[:3, :1], alone.numpy(), atol=1e-5)
+    for padded, state in zip(tree.leaves(states), tree.leaves(of_alone), strict=True):
+        np.testing.assert_allclose(padded.numpy()[:1], state.numpy(), atol=1e-5)
