@@ -62,35 +62,6 @@ def test_a_forgotten_mask_is_told(be, x):
     duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(start(none, be))
 
 
-def test_gradients_pass_where_values_do(be, x):
-    layer = nn.Dropout(0.5)
-    masks = nn.DropoutMasks(layer, 0)(3, {}, x)
-    _, gradient = duoln.value_and_grad(lambda x: ops.sum(layer(nn.with_masks({}, masks), x)))(x)
-    np.testing.assert_array_equal(gradient.numpy(), masks[""].numpy())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_other_dtypes(dtype, be, x):
-    if dtype not in be.dtypes:
-        pytest.skip("the backend lacks it")
-    model = network()
-    params, x = start(model, be, dtype), x.astype(dtype)
-    masks = nn.DropoutMasks(model, 0)(0, params, x)
-    assert masks["2"].dtype == ("float64" if dtype == "float64" else "float32")
-    y = model(nn.with_masks(params, masks), x)
-    assert y.dtype == dtype and np.isfinite(y.astype("float32").numpy()).all()
-
-
-def test_masks_are_the_same_on_every_backend_and_for_every_object(be, x):
-    """They depend on seed, update, path and shape; so a resumed loop gets them again."""
-    model = network()
-    here = nn.DropoutMasks(model, 5)(9, start(model, be), x)
-    on_numpy = nn.DropoutMasks(network(), 5)(9, start(model, "numpy"), duoln.tensor(x.numpy(), "numpy"))
-    np.testing.assert_array_equal(here["2"].numpy(), on_numpy["2"].numpy())
-    again = nn.DropoutMasks(model, 6)(9, start(model, be), x)
-    assert not np.array_equal(here["2"].numpy(), again["2"].numpy())
-
-
 def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
     class Model(nn.Module):
         def __init__(self):
@@ -172,55 +143,9 @@ def test_calls_of_one_layer(be, x):
     np.testing.assert_allclose(shared(nn.with_masks({"drop": {}}, masks), x).item(), 2 * (x.numpy()[:3] * masks["drop"].numpy()).sum(), rtol=1e-4)
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout(shared=True), (3, 2)), 0)(0, {"drop": {}}, x), "one shape", "(2, 3)", "(3, 3)")
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, forward=lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
-
-
-class Twins(nn.Module):
-    """A model that reads two inputs by one encoder, each with masks of its own if it is given some."""
-
-    def __init__(self, encoder):
-        self.encoder = encoder
-
-    def __call__(self, params, a, b, masks=({}, {})):
-        of_calls = [self.encoder(nn.with_masks(params["encoder"], own), x) for own, x in zip(masks, (a, b), strict=True)]
-        return [y[0] if isinstance(y, tuple) else y for y in of_calls]
-
-
-ENCODERS = {"LSTM": lambda drop: nn.LSTM(3, 3, layers=3, dropout=drop), "GRU": lambda drop: nn.GRU(3, 3, layers=2, bidirectional=True, dropout=drop),
-            "TransformerBlock": lambda drop: nn.TransformerBlock(3, 1, dropout=drop)}
-
-
-@pytest.mark.parametrize("kind", ENCODERS)
-def test_layers_with_dropout_that_are_called_twice(kind, be, rng):
-    a, b, longer = (duoln.tensor(rng.standard_normal((size, 2, 3)).astype(np.float32), be) for size in (4, 4, 5))
-    alone = Twins(ENCODERS[kind](0.5))
-    params = start(alone, be)
-    advice = f"{kind}(..., dropout=nn.Dropout(0.5, shared=True))"
-    check_error(UsageError, lambda: nn.DropoutMasks(alone, 0)(0, params, a, b), "found 2", f"share a mask, {advice}", "masks of its own", "nn.DropoutMasks")
-    shared = Twins(ENCODERS[kind](nn.Dropout(0.5, shared=True)))
-    masks = nn.DropoutMasks(shared, 0)(0, params, a, a)
-    first, second = shared(nn.with_masks(params, masks), a, a)
-    np.testing.assert_array_equal(first.numpy(), second.numpy())
-    assert not np.allclose(first.numpy(), shared(params, a, a)[0].numpy()) and len(masks) == sum(isinstance(m, nn.Dropout) for _, m in shared.modules())
-    check_error(UsageError, lambda: nn.DropoutMasks(shared, 0)(0, params, a, longer), "one shape in all calls", "masks of its own")
-    dropout = nn.DropoutMasks(alone.encoder, 0)
-    of_calls = dropout(0, params["encoder"], a), dropout(1, params["encoder"], longer)
-    first, second = alone(params, a, longer, of_calls)
-    again, of_same_values = alone(params, a, a, (of_calls[0], dropout(1, params["encoder"], a)))
-    np.testing.assert_array_equal(first.numpy(), again.numpy())
-    assert second.shape[0] == 5 and not np.array_equal(again.numpy(), of_same_values.numpy())
-
-
-def test_masks_of_a_time_step_serve_all_time_steps(be, rng):
-    """Variational dropout: the layer gets ones of one time step."""
-    layer, x = nn.Dropout(0.5), duoln.tensor(rng.standard_normal((5, 2, 64)).astype(np.float32), be)
-
-    def forward(params, x):
-        return x * layer(params, ops.ones((1, *x.shape[1:]), x.backend))
-
-    masks = nn.DropoutMasks(layer, 0, forward=forward)(0, {}, x)
-    y = forward(nn.with_masks({}, masks), x).numpy()
-    assert ((y == 0) == (y[:1] == 0)).all() and 0.2 < (y == 0).mean() < 0.8
-    np.testing.assert_array_equal(forward({}, x).numpy(), x.numpy())
+    lstm, steps = nn.LSTM(3, 3, layers=2, dropout=0.5), ops.ones((4, 2, 3), be)
+    check_error(UsageError, lambda: nn.DropoutMasks(lstm, 0, forward=lambda p, x: [lstm(p, x), lstm(p, x)])(0, start(lstm, be), steps), "found 2",
+                "share a mask, LSTM(..., dropout=nn.Dropout(0.5, shared=True))", "masks of its own")
 
 
 def test_wrong_calls(be, x):
