@@ -177,21 +177,6 @@ def test_a_step_is_replayed(be):
             np.testing.assert_array_equal(mine.numpy(), own.numpy())
 
 
-def test_replay_runs_rules_alone(numpy_backend):
-    """The rule for 16 bits is one object, so that two recordings of a step are equal and the third call replays."""
-    x = _tensor(numpy_backend, 4, 3)
-    calls = []
-
-    def step(x):
-        calls.append(1)
-        return ops.layer_norm(ops.exp(x) * x)
-
-    compiled = compile(step)
-    for _ in range(5):
-        compiled(x)
-    assert len(calls) == 2
-
-
 def test_watched_values_and_errors(be):
     x = duoln.tensor([6e4], be, dtype="float16")
     with duoln.core.watched(), pytest.raises(duoln.errors.NotFiniteError, match="multiply"):
