@@ -157,10 +157,6 @@ def test_nothing_leaks_in(libraries, empty):
 
 # The wheel --------------------------------------------------------------------------------------------
 
-@pytest.mark.long
-def test_wheel_in_an_empty_folder(installed, libraries, empty):
-    _check(PLAIN, installed, empty, installed, libraries)
-
 
 @pytest.mark.long
 def test_wheel_in_the_root_of_a_checkout(installed, libraries, checkout):
@@ -177,14 +173,6 @@ def test_wheel_in_the_folder_that_holds_a_clone(installed, libraries, checkout):
 @pytest.mark.long
 def test_checkout_comes_before_the_wheel_for_python_in_its_root(installed, libraries, checkout):
     _check(PLAIN, checkout, checkout, installed, libraries)
-
-
-@pytest.mark.long
-def test_wheel_in_the_folder_of_another_project(installed, libraries, empty):
-    """As `pip install --target .` would do: the pyproject.toml beside duoln is not ours."""
-    shutil.copytree(installed, empty, dirs_exist_ok=True)
-    (empty / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "1"\n')
-    _check(PLAIN, empty, empty, libraries)
 
 
 @pytest.mark.long
@@ -220,10 +208,6 @@ def test_wheel_names_the_command_and_the_plugins(installed):
 
 
 # The checkout -----------------------------------------------------------------------------------------
-
-@pytest.mark.long
-def test_uninstalled_checkout_from_elsewhere(checkout, libraries, empty):
-    _check(PLAIN, checkout, empty, checkout, libraries)
 
 
 @pytest.mark.long

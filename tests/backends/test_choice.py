@@ -1,7 +1,6 @@
 """The choice of a backend, the reasons against the others, and the messages to the user."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -123,14 +122,6 @@ def test_doctor_says_which_rules_take_16_bits(gpu, monkeypatch):
         assert first.endswith(" (16 bits)")
     assert "16 bits" not in rules["lstm"]["numpy"]
     assert rules["linear"] == {**rules["linear"], "cupy": "cuda bias > composed (16 bits)"}
-
-
-@pytest.mark.long
-def test_a_named_test_backend_that_is_missing_fails():
-    out = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "tests/backends/test_consistency.py", "-k",
-                          "test_clock_goes_forward"], capture_output=True, text=True, check=False,
-                         env={**os.environ, "DUOLN_TEST_BACKENDS": "no-such-backend"})
-    assert out.returncode == 1 and "no-such-backend" in out.stdout
 
 
 def test_tf32_is_off_unless_asked_for():
