@@ -253,12 +253,6 @@ def test_few_modules_are_loose():
     assert len(loose) <= 9, loose
 
 
-def test_backends_has_one_file_per_library():
-    """Beside the protocol, and what some libraries share."""
-    assert sorted(p.name for p in (ROOT / "duoln/backends").glob("*.py")) == \
-        ["__init__.py", "cublas.py", "cuda_graph.py", "cupy.py", "long_sums.py", "mlx.py", "numpy.py", "numpy_like.py", "protocol.py", "storage.py"]
-
-
 def test_experiments_are_all_alike():
     wanted = {"__init__.py", "task.py", "model.py", "data.py", "peer_torch.py", "README.md", "RESULTS.md"}
     missing = {folder.name: wanted - {p.name for p in folder.iterdir()}

@@ -17,6 +17,7 @@ from duoln.testing import check_error, check_task
 
 # Listeners and settings ---------------------------------------------------------------------------------------
 
+
 def test_a_method_that_no_event_calls():
     for name, meant in (("on_evalution", "on_evaluation"), ("on_epoch_end", "")):
         check_error(UsageError, lambda name=name: type("Mine", (Listener,), {name: lambda self, event: None}),

@@ -110,16 +110,6 @@ def gradient(op):
     return duoln.value_and_grad(lambda x: ops.sum(op(x)))(duoln.tensor(X[0].astype(np.float32), "numpy"))
 
 
-def in_place(be, x, gout, needs):
-    gout *= 2
-    return (x * gout,)
-
-
-def writes(be, x):
-    x *= x
-    return x, x
-
-
 GRADIENTS = {  # by the gradient of a composed rule
     "another shape": (lambda x, g: (2 * x * g)[:, :1], "expected as gradient 0 one like its array, float32 of shape (2, 3); found float32 of shape (2, 1)"),
     "one axis more": (lambda x, g: (2 * x * g)[None], "found float32 of shape (1, 2, 3)"),
@@ -158,20 +148,10 @@ def test_a_wrong_result_of_forward(forward, kind, words):
     assert words in str(caught.value)
 
 
-CHECKED = {  # what check_op finds in float64 on NumPy, the recipe of the page
-    "a gradient's values": (operator(vjp=lambda be, x, g, needs: (x * g,)), GradientError, "expected a derivative of"),
-    "gout is changed": (operator(vjp=in_place), AssertionError, "rule 'composed' wrote into its gout 0"),
-    "an input is changed": (operator(writes), AssertionError, "rule 'composed' wrote into its input 0"),
-    "contiguous memory": (operator(lambda be, x: (np.frombuffer(x.tobytes("A"), x.dtype).reshape(x.shape) ** 2, x)), AssertionError, "arrays in Fortran's order"),
-    "random numbers": (operator(lambda be, x: (x * x + 1e-15 * np.random.default_rng().standard_normal(x.shape), x)), AssertionError, "of a second run differs"),
-}
-
-
-@pytest.mark.parametrize(("op", "kind", "words"), CHECKED.values(), ids=CHECKED)
-def test_what_check_op_finds(op, kind, words):
-    with pytest.raises(kind) as caught:
-        check_op(op, X, lambda x: x * x, "numpy", dtype="float64")
-    assert words in str(caught.value)
+def test_check_op_tries_arrays_that_are_not_contiguous():
+    read_as_bytes = operator(lambda be, x: (np.frombuffer(x.tobytes("A"), x.dtype).reshape(x.shape) ** 2, x))
+    check_op(operator(), X, lambda x: x * x, "numpy", dtype="float64")
+    check_error(AssertionError, lambda: check_op(read_as_bytes, X, lambda x: x * x, "numpy", dtype="float64"), "arrays in Fortran's order")
 
 
 @pytest.mark.parametrize("reason", [True, False, 0, ["no"]])
@@ -331,7 +311,7 @@ OPERATOR = '''
 
     from pathlib import Path
 
-    from duoln import extend
+    from duoln import extend, ops
 
     _TEXT = str(Path(__file__).with_name("l2_rows"))
     _ROWS = "x: real[rows, width]"
@@ -340,15 +320,7 @@ OPERATOR = '''
     def l2_rows(x: extend.Tensor) -> extend.Tensor:
         """x / sqrt(1e-6 + sum of x^2 over a row)."""
 
-    def _composed(be, x):
-        scale = 1 / be.sqrt(be.sum(x * x, axis=1, keepdims=True) + 1e-6)
-        return x * scale, (x, scale)
-
-    def _composed_vjp(be, saved, gout, needs):
-        x, scale = saved
-        return (scale * (gout - x * scale * scale * be.sum(gout * x, axis=1, keepdims=True)),)
-
-    l2_rows.add(extend.Rule("composed", _composed, _composed_vjp))
+    l2_rows.add(extend.derived(lambda x: x * (ops.sum(x * x, axis=1, keepdims=True) + 1e-6) ** -0.5))
 
     _forward = extend.Launch(_TEXT, "l2_rows_forward", f"{_ROWS} -> y: like x, scale: real[rows]")
     _backward = extend.Launch(_TEXT, "l2_rows_backward", f"{_ROWS}, scale: real[rows], dy: like x -> dx: like x")

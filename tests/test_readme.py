@@ -1,12 +1,11 @@
 """What the README shows is so. `test_docs.py` is about all Markdown."""
 
 import re
-from pathlib import Path
 
 import pytest
+from readme_tables import ROOT, pages, renewed
 from test_docs import run_python_of
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / ".github/CONTRIBUTING.md").read_text()
 
@@ -73,3 +72,19 @@ def test_variables_are_the_ones_that_the_code_reads():
     for name in told:
         assert f'"{name}"' in source, name
     assert sorted(own - told) == []
+
+
+@pytest.mark.parametrize("page", list(pages()), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+def test_tables_are_those_of_the_kept_runs(page):
+    assert renewed(page) == page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", list(pages()), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+def test_a_page_is_short(page):
+    assert len(page.read_text(encoding="utf-8").split()) <= {"README.md": 330, "RESULTS.md": 620}[page.name]
+
+
+def test_the_kept_runs_are_small():
+    files = [path for path in (ROOT / "plugins").glob("*/results/*/*/*") if path.is_file()]
+    assert {path.name for path in files} <= {"config.json", "result.json", "curves.csv", "evaluation.json"}
+    assert sum(path.stat().st_size for path in files) < 12e6
