@@ -263,29 +263,6 @@ def test_work_in_threads_is_not_frozen(numpy_backend, name, go):
             assert _list(compiled(_x(numpy_backend, *x))) == _list(STEPS[name](go, _x(numpy_backend, *x)))
 
 
-def test_other_threads_may_use_what_a_step_closes_over(numpy_backend):
-    weight, begun, go_on = _x(numpy_backend, 2.0), threading.Event(), threading.Event()
-
-    def step(x):
-        y = x * weight
-        begun.set()
-        assert go_on.wait(60)
-        return y + weight
-
-    def use():
-        assert begun.wait(60)
-        (weight * 3.0).numpy()
-        go_on.set()
-
-    compiled = duoln.compile(step)
-    second = threading.Thread(target=use)
-    second.start()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [compiled(_x(numpy_backend, k)).item() for k in range(4)] == [2.0 + 2 * k for k in range(4)]
-    second.join()
-
-
 # The object -------------------------------------------------------------------------------------------
 
 def test_a_compiled_step_is_not_pickled(be):

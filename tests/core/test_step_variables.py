@@ -1,4 +1,4 @@
-"""State of Python that a compiled step reads: which changes are found, and which are not, as the guide says.
+"""State of Python that a compiled step reads: which changes are found, and when.
 
 A step reads places that change before its n-th call. It is called compiled, and then as it is. Where results differ, a
 CompileWarning was given at the latest when the calls had doubled, and from then on results are those of the step.

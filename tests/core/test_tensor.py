@@ -141,8 +141,6 @@ def test_a_compiled_step_has_its_own_error(be):
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
 LINES = {
     # Shape, length, iteration
     "x.shape": (2, 3), "x.ndim": 2, "x.size": 6, "len(x)": 2, "x.dtype": "float32",
@@ -177,7 +175,7 @@ LINES = {
     "ops.take(x, i[:1], 1)": X[:, 1:2], "ops.one_hot(i[:2], 4).shape": (2, 4), "ops.zeros((2, 2), be)": np.zeros((2, 2), np.float32),
     "ops.zeros_like(x)": np.zeros_like(X), "ops.ones_like(i)": np.ones(3, np.int32), "ops.full((2,), 7.0, be)": np.full(2, 7, np.float32),
     "ops.arange(3, backend=be)": np.arange(3, dtype=np.int32), "ops.arange(1, 6, 2, backend=be)": np.arange(1, 6, 2, dtype=np.int32),
-    "ops.logical_and(x > 1, x < 4)": (X > 1) & (X < 4), "(x > 1) & (x < 4)": (X > 1) & (X < 4), "(x < 1) | (x > 4)": (X < 1) | (X > 4), "~(x > 1)": X <= 1,
+    "ops.logical_and(x > 1, x < 4)": (X > 1) & (X < 4), "(x > 1) & (x < 4)": (X > 1) & (X < 4), "(x > 1) & False": X < 0, "True | (x > 1)": X >= 0, "(x < 1) | (x > 4)": (X < 1) | (X > 4), "~(x > 1)": X <= 1,
     "ops.where(x > 2, x, 0.0)": np.where(X > 2, X, 0), "ops.maximum(x, 2.0)": np.maximum(X, 2), "abs(-x)": X, "+x": X, "x.tolist()": X.tolist(),
     "f'{s:.3f}'": "2.000", "'{:.1f}'.format(s)": "2.0", "round(s, 1)": 2.0, "x.astype(np.float32) is x": True, "x.astype(bool).tolist()[0][0]": False,
     "duoln.tensor([1, 2], be, np.float32).dtype": "float32", "ops.concat([x, x], 1)": np.concatenate([X, X], 1), "ops.stack([x, x], -1)": np.stack([X, X], -1),

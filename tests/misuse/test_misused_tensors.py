@@ -165,18 +165,3 @@ def test_ranges():
     rows += [("batch_axes", DtypeError, lambda: count_examples(ARRAYS, None)), ("batch_axes", ShapeError, lambda: count_examples({}, {}))]
     assert unnamed(rows) == {}
     assert check_range("label", np.array([-1, 2]), 3, low=-1).tolist() == [-1, 2]
-
-
-@pytest.mark.parametrize("stray", [4, 100, -5, 2 ** 31 - 1, -2 ** 31])
-def test_indices_out_of_range_are_named_where_they_can_be_read(stray, numpy_backend):
-    table = duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
-    for indices in ([0, stray], [[3, 0], [stray, 1]]):
-        ids = duoln.tensor(indices, numpy_backend)
-        rows = [("take", ShapeError, lambda ids=ids: ops.take(table, ids, axis=0)), ("embedding", ShapeError, lambda ids=ids: ops.embedding(table, ids))]
-        assert unnamed(rows) == {}
-    single = duoln.tensor(stray, numpy_backend)
-    along = duoln.tensor([[stray, 0, 0]], numpy_backend)
-    rows = [("take", ShapeError, lambda: ops.take(table, single, axis=0)), ("take_along_axis", ShapeError, lambda: ops.take_along_axis(table, along, axis=0))]
-    assert unnamed(rows) == {}
-    with pytest.raises(ShapeError, match=f"found {stray}$"):
-        ops.take(table, single, axis=0)

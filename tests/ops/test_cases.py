@@ -88,13 +88,6 @@ def test_close_to_the_formula_on_every_backend(case, be):
         check_op(case.fn, case.inputs(np.random.default_rng(3)), case.reference, be, case.length, case.differentiable, dtype="bfloat16")
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_an_activated_product_is_stored_as_its_input(activation, be):
-    """As the product and the activation apart."""
-    x, weight = duoln.tensor(np.ones((2, 3), np.float32), be, dtype="float16"), duoln.tensor(np.ones((3, 4), np.float32), be)
-    assert ops.activated_linear(x, weight, activation=activation).dtype == ops.linear(x, weight).dtype == "float16"
-
-
 @pytest.mark.parametrize("rules", [nullcontext, composed_only])
 def test_underflow_is_no_error(rules, numpy_backend):
     """Also where Adam squares tiny gradients, in place too."""

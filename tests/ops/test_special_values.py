@@ -85,22 +85,6 @@ def test_maximum_and_minimum_of_nan(be):
         assert np.isnan(function(x, y).numpy()[seen]).all()
 
 
-def test_python_scalars_beside_bools(be):
-    host = np.array([[True, False], [False, True]])
-    x = duoln.tensor(host, be)
-    for number in (True, False, np.True_, np.False_):
-        for result, expected in ((ops.logical_and(x, number), host & number), (ops.logical_and(number, x), host & number),
-                                 (ops.logical_or(x, number), host | number), (ops.logical_or(number, x), host | number),
-                                 (x & number, host & number), (number & x, host & number), (x | number, host | number), (number | x, host | number)):
-            assert result.dtype == "bool"
-            np.testing.assert_array_equal(result.numpy(), expected)
-    for wrong in (1, 0.0, None):
-        with pytest.raises(duoln.errors.DtypeError, match=r"\[logical_and\] y: expected a bool tensor"):
-            ops.logical_and(x, wrong)
-    with pytest.raises(duoln.errors.DtypeError, match=r"\[logical_or\] x: expected a bool tensor, found float32"):
-        ops.logical_or(duoln.tensor([1.0], be), True)
-
-
 # NaN stays NaN, and what is known stays known ----------------------------------------------------------
 
 INF, NAN = np.inf, np.nan
