@@ -9,8 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 import duoln
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -282,13 +280,6 @@ def test_import_loads_nothing_heavy():
     heavy = ("cupy", "mlx", "torch", "rich", "pluggy", "pooch", "matplotlib", "safetensors", "sklearn", "duoln.plugins",
              "duoln.kernels", "duoln.cli")
     assert "duoln" in loaded and sorted(loaded.intersection(heavy)) == []
-
-
-@pytest.mark.long
-def test_import_of_what_a_plugin_needs_loads_no_device_library():
-    loaded = set(_fresh("import duoln.tasks.registry, duoln.testing, sys; print(*sys.modules)"))
-    heavy = ("cupy", "mlx", "torch", "rich", "matplotlib")
-    assert "duoln.testing" in loaded and sorted(loaded.intersection(heavy)) == []
 
 
 def test_import_loads_a_few_small_modules():

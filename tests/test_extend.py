@@ -90,8 +90,6 @@ def test_an_author_compiles_a_file_of_their_own(tmp_path, monkeypatch):
 
 
 compiles = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
-
-
 X = [np.linspace(-2, 2, 6).reshape(2, 3)]
 
 
@@ -192,8 +190,6 @@ def test_a_wrong_call(act, kind, words):
 
 
 TEXT = '#include "common.h"\nENTRY(twice) {\n    for (index_t k = 0; k < size; ++k) y[k] = 2 * x[k];\n}\n'
-
-
 DECLARED = "x: real[*size] -> y: like x"
 
 
@@ -338,8 +334,6 @@ OPERATOR = '''
         extend.Timed(lambda shape: extend.case(l2_rows, shape), [(4096, 1024)], [(256, 256)], arrays=(2, 3), flops=(3, 5),
                      peer=lambda torch, x: torch.nn.functional.normalize(x, dim=1, eps=1e-3)))
 '''
-
-
 CPP = '''
     #include "common.h"
 

@@ -159,20 +159,14 @@ def test_nothing_leaks_in(libraries, empty):
 
 
 @pytest.mark.long
-def test_wheel_in_the_root_of_a_checkout(installed, libraries, checkout):
-    """As the script `duoln` runs, which does not see the folder that it is started in."""
+def test_which_duoln_is_found(installed, libraries, checkout):
+    """As the script `duoln` runs, which does not see the folder that it is started in; in the folder that holds a clone, which has no
+    `__init__.py`, so that Python would take it for an empty package; and in the root of a checkout, with a wheel and without one.
+    """
     _check([*PLAIN, "-P"], installed, checkout, installed, libraries)
-
-
-@pytest.mark.long
-def test_wheel_in_the_folder_that_holds_a_clone(installed, libraries, checkout):
-    """Python would take the clone's folder, which has no `__init__.py`, for an empty package."""
     _check(PLAIN, installed, checkout.parent, installed, libraries)
-
-
-@pytest.mark.long
-def test_checkout_comes_before_the_wheel_for_python_in_its_root(installed, libraries, checkout):
     _check(PLAIN, checkout, checkout, installed, libraries)
+    _check(PLAIN, checkout, checkout, libraries)
 
 
 @pytest.mark.long
@@ -208,11 +202,6 @@ def test_wheel_names_the_command_and_the_plugins(installed):
 
 
 # The checkout -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_uninstalled_checkout_in_its_root(checkout, libraries):
-    _check(PLAIN, checkout, checkout, libraries)
 
 
 @pytest.mark.parametrize("top", TOPS[1:])

@@ -1,7 +1,6 @@
 """Learning rates from update to update, and the moving average of parameters."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -84,28 +83,6 @@ def test_a_function_of_the_users_is_followed_where_it_can_be(be):
     for rate in (square, optim.linear_warmup(2, square)):
         compiled = duoln.compile(optim.SGD(rate).update)
         check_error(CompileError, lambda c=compiled: c(params, gradients, slots), "[SGD] learning_rate", "optim.schedule(function, updates)")
-
-
-@dataclass
-class Falling:
-    """A schedule of a user's own, whose length is no end of it; objects of such a class have no hash."""
-
-    length: int = 2
-
-    def __call__(self, update):
-        return 0.1 / (1 + update)
-
-
-def test_only_our_schedules_are_lists_of_rates(be):
-    params = gradients = {"w": duoln.tensor([1.0], be)}
-    for optimizer in (optim.SGD(Falling()), optim.SGD(optim.schedule(Falling(), 9))):
-        new, slots = params, optimizer.init(params)
-        for k in range(6):
-            before = new["w"].item()
-            new, slots = optimizer.update(new, gradients, slots)
-            assert before - new["w"].item() == pytest.approx(0.1 / (1 + k), rel=1e-5)
-    compiled = duoln.compile(optim.SGD(Falling()).update)
-    check_error(CompileError, lambda: compiled(params, gradients, slots), "[SGD] learning_rate")
 
 
 def test_rates_below_0_are_told(numpy_backend):

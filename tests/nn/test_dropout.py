@@ -12,10 +12,6 @@ from duoln.randomness import Stream
 from duoln.testing import check_error
 
 
-def start(model, be, dtype=None):
-    return duoln.to_tensors(model.init(0), be, dtype)
-
-
 def network(p=0.5):
     return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(p), nn.Linear(8, 2))
 
@@ -27,7 +23,7 @@ def x(be, rng):
 
 def test_the_equation(be, x):
     model, masks = network(0.25), {}
-    params = start(model, be)
+    params = duoln.init(model, 0, be)
     for update in range(2):
         [(path, mask)] = nn.DropoutMasks(model, 7)(update, params, x).items()
         drawn = Stream(7, f"dropout.{path}", step=update).keep_mask((64, 8), 0.75) / np.float32(0.75)
@@ -42,24 +38,24 @@ def test_the_equation(be, x):
 
 def test_without_masks_nothing_is_dropped(be, x):
     model, plain = network(), nn.Sequential(*(layer for layer in network() if not isinstance(layer, nn.Dropout)))
-    params = start(model, be)
+    params = duoln.init(model, 0, be)
     of_plain = {name: params[key] for name, key in zip("012", "013", strict=True) if key != "1"}
     np.testing.assert_array_equal(model(params, x).numpy(), plain({**of_plain, "1": {}}, x).numpy())
     layer = nn.Dropout(0.9)
     assert layer({}, x) is x
-    masks = nn.DropoutMasks(network(0.0), 0)(0, start(network(0.0), be), x)
+    masks = nn.DropoutMasks(network(0.0), 0)(0, duoln.init(network(0.0), 0, be), x)
     assert masks == {}, "p = 0 wants no mask"
 
 
 def test_a_forgotten_mask_is_told(be, x):
     model = network()
-    params = start(model, be)
+    params = duoln.init(model, 0, be)
     with pytest.warns(GradientWarning, match=r"\[Dropout\] found no mask.*nn.with_masks"):
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
     with nn.no_dropout():
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
     none = network(0.0)
-    duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(start(none, be))
+    duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(duoln.init(none, 0, be))
 
 
 def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
@@ -73,7 +69,7 @@ def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
             return self.last(params["last"], self.block(params["block"], y * scale))
 
     model, ids = Model(), duoln.tensor(np.zeros((6, 2), np.int32), numpy_backend)
-    params, dropout = start(model, numpy_backend), nn.DropoutMasks(model, 0)
+    params, dropout = duoln.init(model, 0, numpy_backend), nn.DropoutMasks(model, 0)
     masks = dropout(0, params, ids, 2.0)
     assert sorted(masks) == ["block.attention_dropout", "block.hidden_dropout", "last", "rows.dropout1", "rows.dropout2"]
     assert len({mask.numpy().tobytes() for mask in masks.values()}) == len(masks)
@@ -86,7 +82,7 @@ def test_one_layer_at_two_places_has_two_masks(numpy_backend):
     drop = nn.Dropout(0.5)
     model = nn.Sequential(drop, nn.Linear(64, 64), drop)
     x = duoln.tensor(np.ones((4, 64), np.float32), numpy_backend)
-    masks = nn.DropoutMasks(model, 0)(0, start(model, numpy_backend), x)
+    masks = nn.DropoutMasks(model, 0)(0, duoln.init(model, 0, numpy_backend), x)
     assert sorted(masks) == ["0", "2"] and not np.array_equal(masks["0"].numpy(), masks["2"].numpy())
 
 
@@ -107,7 +103,7 @@ class Steps(nn.Module):
 def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
     model = network()
     with nn.no_dropout():
-        masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, start(model, be), x)
+        masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, duoln.init(model, 0, be), x)
     assert masks["2"].shape == (64, 8)
 
 
@@ -130,9 +126,9 @@ def test_parameters_of_another_dtype_have_masks_of_their_own(be):
     """Indices have the same dtype, whatever that of the values is."""
     model, ids = nn.Sequential(nn.Embedding(5, 4), nn.Dropout(0.5)), duoln.tensor([[1, 2, 3]], be)
     dropout = nn.DropoutMasks(model, 0)
-    assert dropout(0, start(model, be), ids)["1"].dtype == "float32"
+    assert dropout(0, duoln.init(model, 0, be), ids)["1"].dtype == "float32"
     if "float64" in be.dtypes:
-        assert dropout(0, start(model, be, "float64"), ids)["1"].dtype == "float64"
+        assert dropout(0, duoln.init(model, 0, be, "float64"), ids)["1"].dtype == "float64"
 
 
 def test_calls_of_one_layer(be, x):
@@ -144,13 +140,13 @@ def test_calls_of_one_layer(be, x):
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout(shared=True), (3, 2)), 0)(0, {"drop": {}}, x), "one shape", "(2, 3)", "(3, 3)")
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, forward=lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
     lstm, steps = nn.LSTM(3, 3, layers=2, dropout=0.5), ops.ones((4, 2, 3), be)
-    check_error(UsageError, lambda: nn.DropoutMasks(lstm, 0, forward=lambda p, x: [lstm(p, x), lstm(p, x)])(0, start(lstm, be), steps), "found 2",
+    check_error(UsageError, lambda: nn.DropoutMasks(lstm, 0, forward=lambda p, x: [lstm(p, x), lstm(p, x)])(0, duoln.init(lstm, 0, be), steps), "found 2",
                 "share a mask, LSTM(..., dropout=nn.Dropout(0.5, shared=True))", "masks of its own")
 
 
 def test_wrong_calls(be, x):
     model = network()
-    params, dropout = start(model, be), nn.DropoutMasks(model, 0)
+    params, dropout = duoln.init(model, 0, be), nn.DropoutMasks(model, 0)
     check_error(UsageError, lambda: nn.Dropout(1.0), "[Dropout] p", "[0, 1)")
     check_error(UsageError, lambda: nn.Dropout(-0.1), "[Dropout] p")
     check_error(DtypeError, lambda: nn.Dropout("half"), "[Dropout] p")
@@ -172,7 +168,7 @@ def test_wrong_calls(be, x):
 def test_masks_are_made_outside_a_compiled_step(numpy_backend):
     """Inside, they would be the same at every call."""
     model = network()
-    params, x = start(model, numpy_backend), duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
+    params, x = duoln.init(model, 0, numpy_backend), duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
     dropout = nn.DropoutMasks(model, 0)
 
     @duoln.compile

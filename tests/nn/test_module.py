@@ -265,25 +265,6 @@ def test_arrays_come_before_settings_of_the_same_name(numpy_backend):
     assert repr(m) == repr(block) and m.children() == block.children()
 
 
-def test_masks_and_statistics_reach_bound_children(numpy_backend):
-    class Drops(nn.Module):
-        def __init__(self):
-            self.drop, self.norm = nn.Dropout(0.5), nn.BatchNorm(2)
-
-        def __call__(self, params, x):
-            m = self.bind(params)
-            return m.norm(m.drop(x))
-
-    model, x, seen = Drops(), duoln.tensor(np.random.default_rng(0).standard_normal((64, 2)).astype(np.float32), numpy_backend), []
-    params = duoln.to_tensors(model.init(0), numpy_backend)
-    masked = nn.with_masks(params, nn.DropoutMasks(model, 0)(0, params, x))
-    assert (model(masked, x).numpy() != model(params, x).numpy()).any()
-    assert "mean" in nn.with_population(model, params, [x])["norm"]
-    with duoln.observed(model, lambda path, layer, output: seen.append(path)):
-        model(params, x)
-    assert seen == ["drop", "norm", ""]
-
-
 @pytest.mark.parametrize(("call", "kind", "words"), [
     (lambda block, params, x: block.bind({"gain": params["gain"]}).hidden(x), ShapeError, ["[Block] expected parameters with 'hidden', found gain"]),
     (lambda block, params, x: block.bind({}).norm(x), ShapeError, ["[Block] expected parameters with 'norm', found none"]),

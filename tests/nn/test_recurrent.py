@@ -17,10 +17,6 @@ LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 CELLS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
-def _start(module, be):
-    return duoln.to_tensors(module.init(Stream(0, "init")), be)
-
-
 def _x(be, rng, *shape):
     return duoln.tensor(rng.standard_normal(shape).astype(np.float32), be)
 
@@ -29,17 +25,17 @@ def _x(be, rng, *shape):
 @pytest.mark.parametrize(("steps", "batch"), [(0, 2), (1, 2), (3, 1), (4, 3), (5, 0), (0, 0)])
 def test_shapes(cell, steps, batch, be, rng):
     layer = LAYERS[cell](4, 5, layers=2, bidirectional=True)
-    out, last = layer(_start(layer, be), _x(be, rng, steps, batch, 4))
+    out, last = layer(duoln.init(layer, 0, be), _x(be, rng, steps, batch, 4))
     assert out.shape == (steps, batch, 10) and len(last) == 4
     assert {s.shape for states in last for s in states} == {(batch, 5)}
     ends = LAYERS[cell](4, 5, bidirectional=True, return_sequences=False)
-    assert ends(_start(ends, be), _x(be, rng, steps, batch, 4))[0].shape == (batch, 10)
+    assert ends(duoln.init(ends, 0, be), _x(be, rng, steps, batch, 4))[0].shape == (batch, 10)
 
 
 @pytest.mark.parametrize("cell", LAYERS)
 def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
     one, layer = CELLS[cell](4, 5), LAYERS[cell](4, 5)
-    params, x = _start(layer, be), _x(be, rng, 4, 3, 4)
+    params, x = duoln.init(layer, 0, be), _x(be, rng, 4, 3, 4)
     out, last = layer(params, x)
     states = None
     for t in range(4):
@@ -51,7 +47,7 @@ def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
 
 def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
     layer = nn.LSTM(4, 5, norm="layer", bidirectional=True)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     both = layer(params, x)[0].numpy()
     single = nn.LSTM(4, 5, norm="layer")
     turned = single({"forward0": params["backward0"]}, ops.flip(x, axis=0))[0].numpy()[::-1]
@@ -60,7 +56,7 @@ def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
 
 def test_a_state_carries_a_sequence_on(numpy_backend, rng):
     layer = nn.GRU(4, 5, norm="layer", layers=2)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     whole, _ = layer(params, x)
     first, states = layer(params, x[:4])
     second, _ = layer(params, x[4:], states)
@@ -69,7 +65,7 @@ def test_a_state_carries_a_sequence_on(numpy_backend, rng):
 
 def test_learned_states_get_gradients(numpy_backend, rng):
     layer = nn.LSTM(4, 5, norm="layer", learned_state=True)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     _, grads = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0]))(params)
     assert params["forward0"]["h0"].shape == (5,)
     for name in ("h0", "c0"):
@@ -79,7 +75,7 @@ def test_learned_states_get_gradients(numpy_backend, rng):
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_dropout_acts_between_layers_and_only_with_masks(batch_first, numpy_backend, rng):
     layer = nn.GRU(4, 5, norm="layer", layers=2, dropout=0.5, batch_first=batch_first)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     [(path, mask)] = nn.DropoutMasks(layer, 0)(0, params, x).items()
     assert path == "dropout1" and mask.shape == ((2, 3, 5) if batch_first else (3, 2, 5))
     plain = layer(params, x)[0].numpy()
@@ -139,7 +135,7 @@ def test_errors(numpy_backend, rng):
         assert not {"update_gate", "cell_options"} & inspect.signature(make).parameters.keys()
     check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer", update_gate="forgets"), "[GRU]", "update_gate 'renews' or 'keeps'", "'forgets'")
     layer = nn.LSTM(4, 5, norm="layer", layers=2)
-    params = _start(layer, numpy_backend)
+    params = duoln.init(layer, 0, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
     check_error(ShapeError, lambda: layer(params, x, []), "[(h, c), (h, c)]", "2 in all, found a list of 0")
 
@@ -193,7 +189,7 @@ def test_a_recurrent_bias_is_a_variant_without_a_kernel_of_gpus(be):
 @pytest.mark.parametrize("cell", LAYERS)
 def test_first_states_are_those_without_states(cell, learned, be, rng):
     layer = LAYERS[cell](4, 5, norm="layer", layers=2, bidirectional=True, learned_state=learned)
-    params = tree.map(lambda p: p + 0.1, _start(layer, be))
+    params = tree.map(lambda p: p + 0.1, duoln.init(layer, 0, be))
     x, first = _x(be, rng, 3, 2, 4), layer.first_states(params, 2)
     assert len(first) == 4 and all(state.shape == (2, 5) and state.numpy().any() == learned for states in first for state in states)
     (a, last_a), (b, last_b) = duoln.compile(lambda p, x, s: layer(p, x, s))(params, x, first), layer(params, x)
@@ -211,7 +207,7 @@ def test_what_is_shown_are_the_settings_that_differ_from_the_defaults():
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_padding_changes_no_direction(cell, norm, be, rng):
     model, x = LAYERS[cell](3, 4, norm=norm, layers=2, bidirectional=True), rng.standard_normal((5, 2, 3)).astype(np.float32)
-    params, mask = _start(model, be), duoln.tensor(np.arange(5)[:, None] < [[3, 5]], be)
+    params, mask = duoln.init(model, 0, be), duoln.tensor(np.arange(5)[:, None] < [[3, 5]], be)
     y, states = model(params, duoln.tensor(x, be), mask=mask)
     alone, of_alone = model(params, duoln.tensor(x[:3, :1], be))
     np.testing.assert_allclose(y.numpy()[:3, :1], alone.numpy(), atol=1e-5)
@@ -220,11 +216,7 @@ def test_padding_changes_no_direction(cell, norm, be, rng):
 
 
 PYTORCHS = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
-
-
 OPTIONS = {"one layer": {}, "two layers": {"layers": 2}, "both directions": {"layers": 2, "bidirectional": True}}
-
-
 N_IN, HIDDEN = 3, 5
 
 
