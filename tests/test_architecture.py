@@ -9,9 +9,6 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pytest
-
 import duoln
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,26 +141,6 @@ def test_every_import_goes_down_or_left():
     assert _listed(i for i in ours() if out_of_order(i)) == []
 
 
-@pytest.mark.parametrize(("file", "source"), [
-    ("duoln/ops/norm.py", "import duoln.kernels.host"), ("duoln/ops/norm.py", "from duoln import kernels"),
-    ("duoln/ops/norm.py", "from ..kernels import host"), ("duoln/ops/norm.py", "from .. import nn"),
-    ("duoln/core/op.py", "def f():\n    from duoln.ops import add"), ("duoln/tree.py", "from duoln import tensor"),
-    ("duoln/errors.py", "from duoln.backends.protocol import Array"), ("kernels/adam/__init__.py", "from duoln import nn"),
-    ("duoln/training/trainer.py", "from duoln.plugins.mnist import Mnist"), ("duoln/cli/run.py", "import duoln.plugins.paper"),
-    ("duoln/ops/__init__.py", "from ..nn import init")])
-def test_a_wrong_import_would_be_seen(file, source):
-    [statement] = imports_in(file, source)
-    assert out_of_order(statement), statement
-
-
-@pytest.mark.parametrize(("file", "source"), [
-    ("duoln/ops/norm.py", "from . import common"), ("duoln/ops/__init__.py", "from .common import check_float"),
-    ("kernels/adam/__init__.py", "from duoln.ops.update import adam_update"), ("duoln/cli/run.py", "from duoln import tensor")])
-def test_a_right_import_is_let_through(file, source):
-    [statement] = imports_in(file, source)
-    assert statement.module in MODULES and not out_of_order(statement), statement
-
-
 def test_duoln_itself_imports_only_what_loads_nothing():
     tree = ast.parse((ROOT / "duoln/__init__.py").read_text())
     at_once = ast.Module([node for node in tree.body if not isinstance(node, ast.If)], [])
@@ -248,67 +225,6 @@ def test_guests_import_no_experiment():
                    and i.module.split(".")[2] not in allowed[_folder_of(i.file)]) == []
 
 
-@pytest.mark.parametrize("source", [
-    "from duoln.core import Tensor", "from duoln.core import Rule", "from duoln import core", "import duoln.backends.numpy",
-    "from duoln.backends.protocol import Array", "from duoln.kernels import host", "from duoln import kernels",
-    "from duoln.plugins.draw.ops import filterbank", "from duoln import runtime", "import duoln.training", "import duoln.cli", "import torch"])
-def test_a_wrong_import_of_a_plugin_would_be_seen(source):
-    [taken] = imports_in("plugins/mnist/model.py", source)
-    assert not fit_for_a_plugin(taken), taken
-
-
-@pytest.mark.parametrize("source", [
-    "from duoln import Tensor", "from duoln import to_tensors", "from duoln import ops", "from duoln.extend import Rule",
-    "from duoln.plugins.mnist import data", "from duoln.tasks import hookimpl", "import numpy as np"])
-def test_a_right_import_of_a_plugin_is_let_through(source):
-    [taken] = imports_in("plugins/mnist/model.py", source)
-    assert fit_for_a_plugin(taken), taken
-
-
-GENERAL = {"additive_attention", "clip_gradient", "leaky_relu", "linear_cross_entropy", "log_softmax", "max_pool2d", "softmax",
-           "unstack"}
-"""Operators that only one plug-in uses today, and that belong to no one experiment: other frameworks offer them too."""
-
-
-def operators_used(file, source, names):
-    """The operators of duoln that a source text uses: `ops.NAME`, or a name imported from `duoln.ops` or below it."""
-    used = {i.name for i in imports_in(file, source) if i.module.split(".")[:2] == ["duoln", "ops"]}
-    for node in ast.walk(ast.parse(source, file)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ops":
-            used.add(node.attr)
-    return used & names
-
-
-@functools.cache
-def _users():
-    """Who uses each operator: `plugins.NAME`, or another unit. Kernels are left out: they only make one faster."""
-    users = {name: set() for name in (*duoln.ops.__all__, *duoln.ops.WITHIN)}
-    for file in FILES:
-        if not file.startswith(("kernels/", "duoln/ops/")):
-            parts = _module_of(file).split(".")[1:]
-            user = ".".join(parts[:2] if parts[:1] == ["plugins"] else parts[:1])
-            for name in operators_used(file, (ROOT / file).read_text(encoding="utf-8"), set(users)):
-                users[name].add(user)
-    return users
-
-
-@pytest.mark.long
-def test_no_operator_of_the_library_serves_one_experiment_alone():
-    """An operator that one plug-in alone uses lives in its folder, unless NumPy or other frameworks have it."""
-    alone = {name for name, used_by in _users().items() if len(used_by) == 1 and min(used_by).startswith("plugins.")}
-    assert sorted(name for name in alone - GENERAL if not hasattr(np, name)) == []
-
-
-@pytest.mark.long
-def test_the_users_of_operators_are_seen():
-    names = {"exp", "tanh", "concat"}
-    source = "from duoln import ops\nfrom duoln.ops.shape import concat\ndef f(x):\n    return ops.exp(x)\n"
-    assert operators_used("plugins/draw/model.py", source, names) == {"exp", "concat"}
-    users = _users()
-    assert users["additive_attention"] == {"plugins.las"} and {"nn", "plugins.convnet"} <= users["layer_norm"]
-    assert set(users) >= GENERAL
-
-
 def test_no_plugin_is_imported_but_by_itself_and_by_examples():
     assert _listed(i for i in ours() if unit_of(i.module) == "plugins"
                    and unit_of(_module_of(i.file)) not in ("plugins", "examples")) == []
@@ -333,12 +249,6 @@ def test_few_modules_are_loose():
     """What is not in a room of its own is what everything uses."""
     loose = sorted(file for file in FILES if re.fullmatch(r"duoln/(?!__)\w+\.py", file))
     assert len(loose) <= 9, loose
-
-
-def test_backends_has_one_file_per_library():
-    """Beside the protocol, and what some libraries share."""
-    assert sorted(p.name for p in (ROOT / "duoln/backends").glob("*.py")) == \
-        ["__init__.py", "cublas.py", "cuda_graph.py", "cupy.py", "long_sums.py", "mlx.py", "numpy.py", "numpy_like.py", "protocol.py", "storage.py"]
 
 
 def test_experiments_are_all_alike():
@@ -370,13 +280,6 @@ def test_import_loads_nothing_heavy():
     heavy = ("cupy", "mlx", "torch", "rich", "pluggy", "pooch", "matplotlib", "safetensors", "sklearn", "duoln.plugins",
              "duoln.kernels", "duoln.cli")
     assert "duoln" in loaded and sorted(loaded.intersection(heavy)) == []
-
-
-@pytest.mark.long
-def test_import_of_what_a_plugin_needs_loads_no_device_library():
-    loaded = set(_fresh("import duoln.tasks.registry, duoln.testing, sys; print(*sys.modules)"))
-    heavy = ("cupy", "mlx", "torch", "rich", "matplotlib")
-    assert "duoln.testing" in loaded and sorted(loaded.intersection(heavy)) == []
 
 
 def test_import_loads_a_few_small_modules():

@@ -10,7 +10,7 @@ import pytest
 from conftest import ON_NUMPY, get_backend
 from misuse.calls import CALLS, run
 from misuse.test_pytorch_words import FUNCTIONS
-from ops.cases import CASES
+from nn.test_sixteen_bits import LAYERS
 
 import duoln
 from duoln import nn, ops, optim, testing, tree
@@ -20,7 +20,6 @@ from duoln.data.batches import check_range, count_examples, examples
 from duoln.data.idx import write_idx
 from duoln.data.npz import write_npz
 from duoln.errors import DtypeError, GradientError
-from duoln.nn.init import Named
 
 
 class Given:
@@ -89,69 +88,35 @@ def test_operators(rules, be):
                                     duoln.compile if be.name == "numpy" else lambda step: step)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rules", ["picked", "composed"])
-def test_operators_with_other_attributes(rules, numpy_backend):
-    for case in CASES:
-        given = Given(numpy_backend)
-        tensors = [given.tensor(x.astype(np.float32) if x.dtype.kind == "f" else x) for x in case.inputs(np.random.default_rng(3))]
-        with composed_only() if rules == "composed" else np.errstate(), np.errstate(invalid="ignore"):  # of infinite logits
-            _call_and_differentiate(case.fn, tensors, str(case), given)
-
-
-LAYERS = {
-    "BatchNorm": (lambda **k: nn.BatchNorm(4, **k), _floats(5, 4)), "Conv1d": (lambda **k: nn.Conv1d(4, 6, 3, groups=2, **k), _floats(2, 7, 4)),
-    "Conv2d": (lambda **k: nn.Conv2d(4, 6, 3, groups=2, **k), _floats(2, 5, 5, 4)),
-    "Embedding": (lambda **k: nn.Embedding(5, 4, padding_idx=1, **k), np.int32([[0, 1], [4, 2]])),
-    "GRU": (lambda **k: nn.GRU(4, 3, norm="layer", layers=2, bidirectional=True, **k), _floats(5, 2, 4)), "GRUCell": (lambda **k: nn.GRUCell(4, 3, update_gate="keeps", norm="layer", **k), _floats(2, 4)),
-    "GroupNorm": (lambda **k: nn.GroupNorm(2, 4, **k), _floats(2, 3, 4)), "InstanceNorm": (lambda **k: nn.InstanceNorm(4, **k), _floats(2, 3, 4)),
-    "LSTM": (lambda **k: nn.LSTM(4, 3, norm="layer", batch_first=True, forget_bias=1.0, **k), _floats(2, 5, 4)), "LSTMCell": (lambda **k: nn.LSTMCell(4, 3, norm="batch", **k), _floats(2, 4)),
-    "LayerNorm": (lambda **k: nn.LayerNorm(4, **k), _floats(3, 4)), "Linear": (lambda **k: nn.Linear(4, 3, activation="tanh", **k), _floats(3, 4)),
-    "MultiHeadAttention": (lambda **k: nn.MultiHeadAttention(4, 2, **k), _floats(2, 3, 4)), "RMSNorm": (lambda **k: nn.RMSNorm(4, **k), _floats(3, 4)),
-    "RNN": (lambda **k: nn.RNN(4, 3, learned_state=True, **k), _floats(5, 2, 4)), "RNNCell": (lambda **k: nn.RNNCell(4, 3, **k), _floats(2, 4)),
-    "Sequential": (lambda **k: nn.Sequential(nn.Linear(4, 4), ops.relu, nn.LayerNorm(4), **k), _floats(3, 4)),
-    "TransformerBlock": (lambda **k: nn.TransformerBlock(4, 2, **k), _floats(2, 3, 4)), "WeightNorm": (lambda **k: nn.WeightNorm(nn.Linear(4, 3), **k), _floats(3, 4)),
-    "Dropout": (lambda **k: nn.Dropout(0.0, **k), _floats(3, 4)),
-    **{name: (getattr(nn, name), _floats(3, 4)) for name in (
-        "ELU", "Flatten", "GELU", "Identity", "LeakyReLU", "LogSoftmax", "ReLU", "SiLU", "Sigmoid", "Softmax", "Softplus", "Tanh")},
-}
-
-
-def test_every_layer_is_called():
-    layers = {name for name in nn.__all__ if isinstance(getattr(nn, name), type) and issubclass(getattr(nn, name), nn.Module)}
-    assert layers - {"Module", "Recurrent", "RecurrentCell"} == LAYERS.keys()
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name, be):
-    make, x = LAYERS[name]
+    layer, shape = LAYERS[name][0]
     given = Given(be)
-    layer = make()
     params = given.tensors(layer.init(0))
-    keys = [path for path, _ in tree.items(params)]
-    leaves = tree.leaves(params)
-    _call_and_differentiate(lambda x, *own: layer(tree.unflatten(params, own), x), [given.tensor(x), *leaves], name, given)
+    keys, leaves = [path for path, _ in tree.items(params)], tree.leaves(params)
+    x = given.tensor(np.int32([[0, 1], [4, 2]]) if shape is None else _floats(*shape))
+    with nn.no_dropout():
+        _call_and_differentiate(lambda x, *own: layer(tree.unflatten(params, own), x), [x, *leaves], name, given)
     if layer.gathers and not isinstance(layer, nn.RecurrentCell):
-        nn.with_population(layer, params, [given.tensor(x)])
+        nn.with_population(layer, params, [x])
     assert [path for path, _ in tree.items(params)] == keys
     given.check(name)
 
 
-def _starts(kind):
-    """The arguments that are initialisers; a recurrent layer hands them on to its cells."""
-    signature = inspect.signature(nn.RecurrentCell if issubclass(kind, nn.Recurrent) else kind).parameters
-    return [name for name, argument in signature.items() if isinstance(argument.default, Named) or name.endswith("_init")]
+STARTED = {nn.Linear: (4, 3), nn.Embedding: (5, 4), nn.Conv1d: (4, 6, 3), nn.Conv2d: (4, 6, 3),
+           **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell), (4, 3))}
 
 
 def test_what_an_initialiser_returned():
     """It may be the user's own array, such as a table of words."""
     called = 0
-    for name, (make, _) in LAYERS.items():
-        for argument in _starts(getattr(nn, name)):
+    for kind, args in STARTED.items():
+        signature = inspect.signature(nn.RecurrentCell if issubclass(kind, nn.Recurrent) else kind).parameters
+        for argument in [name for name in signature if name.endswith("_init")]:
             given = Given(get_backend("numpy"))
-            make(**{argument: lambda rng, shape, given=given: given.host(np.ones(shape, np.float32))}).init(0)
+            kind(*args, **{argument: lambda rng, shape, given=given: given.host(np.ones(shape, np.float32))}).init(0)
             assert given.arrays
-            given.check(f"{name} {argument}")
+            given.check(f"{kind.__name__} {argument}")
             called += 1
     assert called >= 15
 

@@ -99,37 +99,6 @@ def test_gradients_may_share_memory(be):
     assert before == {name: p.data.data.ptr if be.name == "cupy" else p.data.ctypes.data for name, p in new.items()}
 
 
-def test_a_parameter_without_axes(be):
-    for value in (_t(be, 2.0), _t(be, [1.0, 2.0])[1], ops.sum(_t(be, [1.0, 1.0]))):
-        optimizer = optim.Adam(1e-2, donate=True)
-        params, slots = {"p": value}, optimizer.init({"p": value})
-        for _ in range(3):
-            params, slots = optimizer.update(params, {"p": ops.sum(_t(be, [1.0, 2.0]))}, slots, 1e-2)
-        assert params["p"].item() == pytest.approx(2.0 - 3e-2, rel=1e-5)
-
-
-def test_moments_belong_to_the_parameter_of_their_name(be):
-    """Adam, as the others, takes trees whose dicts have another order."""
-    def swapped(tree):
-        return {key: tree[key] for key in ("b", "a")}
-
-    a, b = [1.0, 2.0], [3.0, 5.0]
-    gradients = {"a": _t(be, [0.1, 0.2]), "b": _t(be, [-7.0, 9.0])}
-    for optimizer in (optim.Adam(0.1, donate=True), optim.Adam(0.1, clip=optim.clip_global_norm(1.0)), optim.RMSProp(0.1),
-                      optim.SGD(0.1, momentum=0.9)):
-        results = []
-        for order in (lambda tree: tree, swapped):
-            params = {"a": _t(be, a), "b": _t(be, b)}
-            slots = {key: order(slot) if isinstance(slot, dict) else slot for key, slot in optimizer.init(params).items()}
-            for _ in range(3):
-                params, slots = optimizer.update(params, order(gradients), slots, 0.1)
-                slots = {key: order(slot) if isinstance(slot, dict) else slot for key, slot in slots.items()}
-            results.append({key: params[key].numpy().tolist() for key in ("a", "b")})
-        assert list(params) == ["a", "b"]
-        np.testing.assert_allclose(results[0]["a"], results[1]["a"], rtol=1e-6)
-        np.testing.assert_allclose(results[0]["b"], results[1]["b"], rtol=1e-6)
-
-
 DONATING = {"Adam": optim.Adam(0.1, donate=True), "SGD": optim.SGD(0.1, momentum=0.9, donate=True), "RMSProp": optim.RMSProp(0.1, donate=True),
             "AdamW in two groups": optim.AdamW(0.1, donate=True, decays=lambda path, p: path == "w"),
             "Adam that clips": optim.Adam(0.1, donate=True, clip=optim.clip_global_norm(1.0))}

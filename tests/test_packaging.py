@@ -157,34 +157,16 @@ def test_nothing_leaks_in(libraries, empty):
 
 # The wheel --------------------------------------------------------------------------------------------
 
-@pytest.mark.long
-def test_wheel_in_an_empty_folder(installed, libraries, empty):
-    _check(PLAIN, installed, empty, installed, libraries)
-
 
 @pytest.mark.long
-def test_wheel_in_the_root_of_a_checkout(installed, libraries, checkout):
-    """As the script `duoln` runs, which does not see the folder that it is started in."""
+def test_which_duoln_is_found(installed, libraries, checkout):
+    """As the script `duoln` runs, which does not see the folder that it is started in; in the folder that holds a clone, which has no
+    `__init__.py`, so that Python would take it for an empty package; and in the root of a checkout, with a wheel and without one.
+    """
     _check([*PLAIN, "-P"], installed, checkout, installed, libraries)
-
-
-@pytest.mark.long
-def test_wheel_in_the_folder_that_holds_a_clone(installed, libraries, checkout):
-    """Python would take the clone's folder, which has no `__init__.py`, for an empty package."""
     _check(PLAIN, installed, checkout.parent, installed, libraries)
-
-
-@pytest.mark.long
-def test_checkout_comes_before_the_wheel_for_python_in_its_root(installed, libraries, checkout):
     _check(PLAIN, checkout, checkout, installed, libraries)
-
-
-@pytest.mark.long
-def test_wheel_in_the_folder_of_another_project(installed, libraries, empty):
-    """As `pip install --target .` would do: the pyproject.toml beside duoln is not ours."""
-    shutil.copytree(installed, empty, dirs_exist_ok=True)
-    (empty / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "1"\n')
-    _check(PLAIN, empty, empty, libraries)
+    _check(PLAIN, checkout, checkout, libraries)
 
 
 @pytest.mark.long
@@ -220,15 +202,6 @@ def test_wheel_names_the_command_and_the_plugins(installed):
 
 
 # The checkout -----------------------------------------------------------------------------------------
-
-@pytest.mark.long
-def test_uninstalled_checkout_from_elsewhere(checkout, libraries, empty):
-    _check(PLAIN, checkout, empty, checkout, libraries)
-
-
-@pytest.mark.long
-def test_uninstalled_checkout_in_its_root(checkout, libraries):
-    _check(PLAIN, checkout, checkout, libraries)
 
 
 @pytest.mark.parametrize("top", TOPS[1:])

@@ -11,7 +11,6 @@ import duoln
 from duoln import data, errors, extend, nn, ops, optim, testing, tree
 from duoln.core import Rule, op
 from duoln.core.op import Op
-from duoln.data.batches import Batches
 from duoln.nn import init
 from duoln.randomness import Stream
 from duoln.tasks.registry import Registry, find_task
@@ -81,18 +80,6 @@ def test_an_optimizer_is_equal_and_makes_the_same_update(way, clip, be):
         assert tree.map(lambda t: t.tolist(), first) == tree.map(lambda t: t.tolist(), second)
 
 
-def loss(params):
-    return ops.sum(ops.square(params)), {"n": params.size}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_gradients_function(way, be):
-    function = duoln.value_and_grad(loss, has_aux=True)
-    again = WAYS[way](function)
-    (value, aux), gradient = again(duoln.tensor([1.0, 2.0], be))
-    assert (value.item(), aux, gradient.tolist()) == (5.0, {"n": 2}, [2.0, 4.0]) and again.__name__ == function.__name__
-
-
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
 def test_a_stream_goes_on_where_it_was_and_alone(way):
     stream = Stream(3, "noise", epoch=1, step=2)
@@ -101,13 +88,6 @@ def test_a_stream_goes_on_where_it_was_and_alone(way):
     expected = stream.gaussian((7,))
     np.testing.assert_array_equal(again.gaussian((7,)), expected)
     np.testing.assert_array_equal(again.child("a").uniform((3,)), stream.child("a").uniform((3,)))
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_batches_and_backends(way, numpy_backend):
-    batches = Batches({"x": np.arange(9)}, 2, 0)
-    np.testing.assert_array_equal(WAYS[way](batches)(5)["x"], batches(5)["x"])
-    assert WAYS[way](numpy_backend) is numpy_backend
 
 
 @pytest.mark.parametrize("way", WAYS)

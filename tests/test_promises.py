@@ -16,10 +16,6 @@ TASKS = {name: entry.task for name, entry in Registry().tasks.items() if entry.d
 BATCHES = 100
 
 
-def test_there_are_tasks():
-    assert {"mnist", "draw", "handwriting"} <= TASKS.keys()
-
-
 def _digest(arrays):
     """One number for a tree of arrays: names, shapes, dtypes and bits."""
     digest = hashlib.sha256()
@@ -61,14 +57,3 @@ def test_no_task_opens_a_socket(name, tmp_path, monkeypatch):
         monkeypatch.setattr(socket, opener, refuse)
     variant = next(iter(TASKS[name].variants))
     assert main(["run", name, "--preset", "smoke", "--variant", variant, "--backend", "numpy", "--out", str(tmp_path / "run")]) == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", TASKS)
-def test_the_examples_of_a_batch_stand_where_the_task_says(name):
-    """`duoln run --ranks` shares batches out along `batch_axes`; the estimate of memory takes them apart there."""
-    from duoln.data.batches import count_examples
-
-    task = TASKS[name]
-    cfg = make_config(task, next(iter(task.variants)), "smoke", {"batch_size": 6})  # no other axis is as long
-    assert count_examples(task.data(cfg).train(0), task.batch_axes) == cfg.batch_size

@@ -1,13 +1,11 @@
 """What the README shows is so. `test_docs.py` is about all Markdown."""
 
 import re
-from pathlib import Path
 
 import pytest
-from test_architecture import LAYERS
+from readme_tables import ROOT, pages, renewed
 from test_docs import run_python_of
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / ".github/CONTRIBUTING.md").read_text()
 
@@ -63,12 +61,6 @@ def test_the_reference_is_written_as_told():
     assert 'pip install -q -e ".[docs]"\npython .ci/reference.py ' in script
 
 
-def test_the_layers_are_those_that_are_tested():
-    [page] = re.findall(r"## Architecture\n\n```\n(.*?)```", CONTRIBUTING, re.DOTALL)
-    told = [tuple(re.split(r" {3,}", line)[0].split()) for line in page.splitlines()]
-    assert told == list(reversed(LAYERS))
-
-
 def test_variables_are_the_ones_that_the_code_reads():
     source = "".join(p.read_text() for folder in ("duoln", "kernels", "plugins", "tests")
                      for p in (ROOT / folder).rglob("*.py"))
@@ -80,3 +72,19 @@ def test_variables_are_the_ones_that_the_code_reads():
     for name in told:
         assert f'"{name}"' in source, name
     assert sorted(own - told) == []
+
+
+@pytest.mark.parametrize("page", list(pages()), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+def test_tables_are_those_of_the_kept_runs(page):
+    assert renewed(page) == page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", list(pages()), ids=lambda path: str(path.relative_to(ROOT / "plugins")))
+def test_a_page_is_short(page):
+    assert len(page.read_text(encoding="utf-8").split()) <= {"README.md": 330, "RESULTS.md": 620}[page.name]
+
+
+def test_the_kept_runs_are_small():
+    files = [path for path in (ROOT / "plugins").glob("*/results/*/*/*") if path.is_file()]
+    assert {path.name for path in files} <= {"config.json", "result.json", "curves.csv", "evaluation.json"}
+    assert sum(path.stat().st_size for path in files) < 12e6

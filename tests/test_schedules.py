@@ -1,8 +1,6 @@
 """Learning rates from update to update, and the moving average of parameters."""
 
 import math
-import pickle
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -87,40 +85,11 @@ def test_a_function_of_the_users_is_followed_where_it_can_be(be):
         check_error(CompileError, lambda c=compiled: c(params, gradients, slots), "[SGD] learning_rate", "optim.schedule(function, updates)")
 
 
-@dataclass
-class Falling:
-    """A schedule of a user's own, whose length is no end of it; objects of such a class have no hash."""
-
-    length: int = 2
-
-    def __call__(self, update):
-        return 0.1 / (1 + update)
-
-
-def test_only_our_schedules_are_lists_of_rates(be):
-    params = gradients = {"w": duoln.tensor([1.0], be)}
-    for optimizer in (optim.SGD(Falling()), optim.SGD(optim.schedule(Falling(), 9))):
-        new, slots = params, optimizer.init(params)
-        for k in range(6):
-            before = new["w"].item()
-            new, slots = optimizer.update(new, gradients, slots)
-            assert before - new["w"].item() == pytest.approx(0.1 / (1 + k), rel=1e-5)
-    compiled = duoln.compile(optim.SGD(Falling()).update)
-    check_error(CompileError, lambda: compiled(params, gradients, slots), "[SGD] learning_rate")
-
-
 def test_rates_below_0_are_told(numpy_backend):
     params = {"w": duoln.tensor([1.0], numpy_backend)}
     for rate in (optim.schedule(lambda update: 1.0 - update, 5), lambda update: -1.0):
         optimizer = optim.SGD(rate)
         check_error(UsageError, lambda o=optimizer: o.update(params, params, o.init(params)), "learning rate at update", "-1")
-
-
-@pytest.mark.parametrize("rate", SCHEDULES)
-def test_schedules_are_settings_of_an_optimizer(rate):
-    optimizer = optim.AdamW(rate)
-    again = pickle.loads(pickle.dumps(optimizer))
-    assert again == optimizer and [again.rate_at(k) for k in range(12)] == [rate(k) for k in range(12)]
 
 
 @pytest.mark.parametrize(("call", "kind", "words"), [
@@ -138,20 +107,6 @@ def test_wrong_settings(call, kind, words):
     check_error(kind, call, *words)
 
 
-def test_moving_average(be, rng):
-    ema = optim.MovingAverage(0.9)
-    start = {"w": rng.standard_normal((3, 2)).astype(np.float32), "b": [rng.standard_normal(2).astype(np.float32)]}
-    params = duoln.to_tensors(start, be)
-    average, expected = ema.init(params), start["w"].astype(np.float64)
-    update = duoln.compile(ema.update)
-    for k in range(1, 6):
-        params = duoln.tree.map(lambda p, k=k: p + 0.1 * k, params)
-        average = update(average, params)
-        expected = 0.9 * expected + 0.1 * params["w"].numpy()
-    np.testing.assert_allclose(average["w"].numpy(), expected, rtol=1e-5)
-    assert average["b"][0].shape == (2,)
-
-
 def test_the_first_average_is_a_copy(be):
     """An optimizer that was given the parameters may overwrite them."""
     params, gradients = (duoln.to_tensors({"w": np.ones(5000, np.float32)}, be) for _ in range(2))
@@ -166,10 +121,6 @@ def test_what_cannot_be_averaged(numpy_backend):
     check_error(DtypeError, lambda: optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend, "bfloat16")}), "float32", "bfloat16")
     average = optim.MovingAverage().init({"w": duoln.tensor([1.0], numpy_backend)})
     check_error(ShapeError, lambda: optim.MovingAverage().update(average, {"v": average["w"]}), "v")
-
-
-def test_public_names_alone_are_listed():
-    assert dir(optim) == sorted(optim.__all__) and {"AdamW", "cosine", "MovingAverage"} <= set(dir(optim))
 
 
 def test_a_rate_is_not_asked_for_within_a_compiled_step(numpy_backend):

@@ -65,18 +65,6 @@ def test_none_is_an_empty_branch(be):
     check_error(ShapeError, lambda: back({"y": x}), "keys y, z", "keys y")
 
 
-@pytest.mark.parametrize("optimizer", [optim.Adam(0.1, donate=True), optim.SGD(0.1, momentum=0.5), optim.RMSProp(0.1)])
-def test_a_part_is_trained(be, optimizer):
-    params = duoln.to_tensors({"body": {"w": 3.0}, "head": [2.0, 1.0]}, be)
-    head, body = tree.partition(params, lambda path, p: path.startswith("head"))
-    slots = optimizer.init(head)
-    for _ in range(3):
-        _, gradients = duoln.value_and_grad(lambda head: tree.combine(head, body)["head"][0] * body["body"]["w"])(head)
-        head, slots = optimizer.update(head, gradients, slots)
-    whole = tree.combine(head, body)
-    assert whole["body"]["w"] is params["body"]["w"] and whole["head"][0].item() < 2.0 and whole["head"][1].item() == 1.0
-
-
 def test_partition_and_combine():
     odd, even = tree.partition(TREE, lambda path, x: x % 2)
     assert odd == {"a": [1, (None, 3)], "b": {"c": None, "empty": {}}} and even == {"a": [None, (2, None)], "b": {"c": 4, "empty": {}}}
@@ -110,20 +98,13 @@ class Record:
 def test_named_tuples_are_trees(be, tmp_path):
     pair = Pair(np.float32([1, 2]), {"b": np.float32([3])})
     assert list(tree.items(pair)) == [("0", pair.weight), ("1.b", pair.bias["b"])]
-    params = duoln.to_tensors({"layer": pair}, be)
-    assert isinstance(params["layer"], Pair)
-
-    def loss(params, x):
-        return ops.sum(params["layer"].weight * x) + ops.sum(params["layer"].bias["b"] * 2.0)
-
-    step = duoln.compile(duoln.value_and_grad(loss))
-    x = duoln.tensor([5.0, 6.0], be)
+    params, optimizer = duoln.to_tensors({"layer": pair}, be), optim.SGD(0.1, momentum=0.5, clip=optim.clip_value(1.0))
+    step = duoln.compile(duoln.value_and_grad(lambda p, x: ops.sum(p["layer"].weight * x) + ops.sum(p["layer"].bias["b"] * 2.0)))
     for _ in range(4):
-        value, gradients = step(params, x)
-        assert value.item() == 23.0 and gradients["layer"].weight.numpy().tolist() == [5.0, 6.0]
-    for optimizer in (optim.Adam(0.1), optim.SGD(0.1, momentum=0.5, clip=optim.clip_value(1.0))):
-        new, _ = optimizer.update(params, gradients, optimizer.init(params), 0.1)
-        assert isinstance(new["layer"], Pair) and new["layer"].bias["b"].item() == pytest.approx(2.9)
+        value, gradients = step(params, duoln.tensor([5.0, 6.0], be))
+        assert value.item() == 23.0 and gradients["layer"].weight.tolist() == [5.0, 6.0]
+    new, _ = optimizer.update(params, gradients, optimizer.init(params), 0.1)
+    assert isinstance(params["layer"], Pair) and isinstance(new["layer"], Pair) and new["layer"].bias["b"].item() == pytest.approx(2.9)
     duoln.save(tmp_path / "p.safetensors", params)
     assert duoln.load(tmp_path / "p.safetensors")["layer"][1]["b"].tolist() == [3.0]
 
@@ -190,22 +171,6 @@ def test_classes_are_forms_of_their_own(be):
         assert step({"x": x})["kind"].item() == 2.0 and step(OrderedDict(x=x))["kind"].item() == 3.0
 
 
-def test_the_factory_of_a_defaultdict_is_part_of_its_form(be):
-    step = duoln.compile(lambda p: p["w"] * p["power"])
-    two, three = (lambda: 2.0), (lambda: 3.0)
-    for _ in range(4):
-        for factory in (two, three):
-            assert step(defaultdict(factory, w=duoln.tensor([1.0], be))).item() == factory()
-
-
-def test_attributes_beside_the_entries(be):
-    params = ByAttribute(w=duoln.tensor([2.0], be))
-    vars(params)["power"] = 3
-    value, gradient = duoln.value_and_grad(lambda p: ops.sum(p.w ** float(p.power)))(params)
-    assert (value.item(), gradient.w.item(), gradient.power) == (8.0, 12.0, 3)
-    check_error(CompileError, lambda: duoln.compile(lambda p: p)(params), "ByAttribute", "'power'", "constant")
-
-
 def test_tensors_of_a_generator_are_given_one_by_one(be):
     x = duoln.tensor([1.0], be)
     for function, given in ((ops.stack, (x for _ in range(2))), (ops.concat, {"a": x}.values()), (ops.stack, map(ops.exp, [x]))):
@@ -231,22 +196,11 @@ def test_a_class_that_does_not_make_itself_of_entries(wrong, base):
 
 
 @pytest.mark.parametrize(("wrong", "remedy"), [
-    (MappingProxyType({}), "dict(x)"), (iter(()), "list(x)"), ({}.values(), "list(x)"), ({1.0}, "list(x)"), (UserDict(a=1), "dict(x)")])
+    (MappingProxyType({}), "dict(x)"), (iter(()), "list(x)"), ({}.values(), "list(x)"), ({1.0}, "list(x)"), (UserDict(a=1), "dict(x)"),
+    (Record(1.0), "vars(x)")])
 def test_other_containers_are_told_what_a_tree_is(be, wrong, remedy):
     x = duoln.tensor([1.0], be)
     check_error(DtypeError, lambda: duoln.value_and_grad(lambda p: ops.sum(x))({"a": wrong}), "'a'", remedy)
     check_error(CompileError, lambda: duoln.compile(lambda x, p: x)(x, wrong), "'p'", remedy)
-    check_error(DtypeError, lambda: duoln.tensor(wrong, be), "[tensor]", remedy)
-
-
-CALLS_WITH_RECORDS = {
-    "init": (DtypeError, lambda record: optim.Adam(0.1).init(record)),
-    "value_and_grad": (DtypeError, lambda record: duoln.value_and_grad(lambda p: ops.sum(p.weight))(record)),
-    "compile": (CompileError, lambda record: duoln.compile(lambda p, x: x)(record, record.weight)),
-}
-
-
-@pytest.mark.parametrize("name", CALLS_WITH_RECORDS)
-def test_a_dataclass_is_told_what_a_tree_is(be, name):
-    kind, call = CALLS_WITH_RECORDS[name]
-    check_error(kind, lambda: call(Record(duoln.tensor([1.0], be))), "Record", "vars(x)")
+    if not isinstance(wrong, Record):
+        check_error(DtypeError, lambda: duoln.tensor(wrong, be), "[tensor]", remedy)

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("duoln", "kernels", "plugins", "examples", "tests")
 RETIRED = {
@@ -161,38 +159,3 @@ def test_docstrings_stand_alone():
     errors = [f"{path.relative_to(ROOT)}:{line}: {text[:60]}" for path in files
               for line, text in docstrings(path.read_text(encoding="utf-8")) if FRAGMENT.match(text)]
     assert len(files) > 80 and errors == [], "\n".join(errors)
-
-
-@pytest.mark.parametrize("source", ['"""Of x."""', 'x = 1\n"""Whether y."""', 'class A:\n    b: int\n    """What is it."""',
-                                    'def f():\n    """How often."""\n    return 1', 'class A:\n  def g(self):\n    self.x = 1\n    """Where."""'])
-def test_each_kind_of_docstring_is_seen(source):
-    [(_, text)] = docstrings(source)
-    assert FRAGMENT.match(text) and not FRAGMENT.match("Offers: what is whole")
-
-
-@pytest.mark.parametrize("word", sorted(RETIRED.keys() - {"memory", "normal"}))
-@pytest.mark.parametrize("source", [
-    "{} = 1", "x.{} = 1", "def f({}): pass", "def {}(): pass", "class {}: pass", "f({}=1)", "[{} for {} in x]",
-    "import x as {}", "from x import {}", "try: f()\nexcept E as {}: pass", "f'{{{}}}'", "lambda *, {}: 1",
-    "match x:\n case [1, *{}]: pass", "async def {}(): pass"])
-def test_each_kind_of_name_is_seen(source, word):
-    assert {w for _, w in words_in_python(source.replace("{}", word).replace("{{", "{").replace("}}", "}"), "x.py")} == {word}
-
-
-@pytest.mark.parametrize(("source", "file"), [
-    ("x = 'found'  # the other", "x.py"), ("np.outer(a, b)", "x.py"), ("rng.normal(3)", "x.py"), ("ops.outer(a, b)", "x.py"), ("def outer(x, y): pass", "duoln/ops/linalg.py"), ("memory = 1", "x.py"),
-    ("def __add__(self, other): return self.x + other", "x.py"), ("founding = iterate = 1", "x.py")])
-def test_what_is_right_is_let_through(source, file):
-    assert list(words_in_python(source, file)) == []
-
-
-@pytest.mark.parametrize(("source", "file", "word"), [
-    ("memory = 1", "plugins/las/model.py", "memory"), ("normal = 1", "x.py", "normal"), ("x.outer", "x.py", "outer"), ("ops.inner", "x.py", "inner"), ("outer = 1", "duoln/ops/linalg.py", "outer"),
-    ("def add(self, other): pass", "x.py", "other"), ("def f(normal): pass", "x.py", "normal")])
-def test_an_exception_is_no_wider_than_its_reason(source, file, word):
-    assert [w for _, w in words_in_python(source, file)] == [word]
-
-
-def test_c_is_read_without_comments_and_texts():
-    source = 'int a; // found\n/* held\n there */ float held = 1; char c = \'"\';\nconst char* s = "other"; float inner;'
-    assert list(words_in_c(source)) == [(3, "held"), (4, "inner")]

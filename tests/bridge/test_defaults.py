@@ -60,4 +60,3 @@ def test_values_where_epsilon_counts(name, dtype):
         x = (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)) * scale).to(dtype)
         torch.testing.assert_close(ours(x), theirs(x), rtol=2e-2 if dtype in (torch.bfloat16, torch.float16) else 1e-5, atol=1e-6)
     assert ours(x).dtype is dtype
-

@@ -1,7 +1,7 @@
-"""Pure functions and norms of duoln inside PyTorch: gradients, PyTorch's rules for what is saved, memory, threads, processes."""
+"""Pure functions and norms of duoln inside PyTorch: gradients, PyTorch's rules for what is saved, memory, threads, processes; over the
+stand-in for CuPy, and within torch.compile's graphs.
+"""
 
-import gc
-import os
 import sys
 import threading
 import weakref
@@ -15,10 +15,12 @@ from duoln.testing import check_error
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
 
+import stand_in_capture
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from duoln.bridge import torch as bridge
-from duoln.bridge.torch import function
+from duoln.bridge.torch import arrays, function
 
 
 def _doubles(*shape):
@@ -251,23 +253,6 @@ def test_16_bits_and_autocast(dtype):
     assert layer.weight_hh_l0.grad.dtype is torch.float32
 
 
-def test_10000_calls_leave_nothing():
-    layer, x = bridge.LayerNorm(4), torch.randn(2, 4, requires_grad=True)
-
-    def call():
-        layer(x).sum().backward()
-        layer(x)  # without a backward pass
-
-    for _ in range(100):
-        call()
-    gc.collect()
-    before = len(gc.get_objects())
-    for _ in range(5000):
-        call()
-    gc.collect()
-    assert len(gc.get_objects()) - before < 100 and not len(function._tickets)
-
-
 def test_what_is_kept_goes_with_the_backward_pass():
     y = affine(x := _doubles(4, 3), _doubles(3, 5), _doubles(5))
     kept = weakref.ref(y.grad_fn.back)
@@ -319,35 +304,6 @@ def test_in_a_worker_of_a_dataloader():
     torch.testing.assert_close(rows, torch.stack([data[k] for k in range(6)]))
 
 
-def _ranked(rank, folder, queue):
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
-    torch.manual_seed(0)
-    layer = bridge.LSTM(3, 8, norm="layer", dtype=torch.float64)
-    model = torch.nn.parallel.DistributedDataParallel(layer)
-    x = torch.arange(48.0, dtype=torch.float64).view(4, 4, 3).sin()
-    model(x[:, 2 * rank:2 * rank + 2])[0].square().mean().backward()
-    queue.put((rank, layer.weight_hh_l0.grad.tolist()))
-    queue.close()
-    queue.join_thread()
-    os._exit(0)  # the end of a process group waits with Python's lock for a thread of gloo's that may need it
-
-
-def test_data_parallel_by_gloo(tmp_path):
-    context = torch.multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    processes = [context.Process(target=_ranked, args=(rank, tmp_path, queue)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    gradients = dict(queue.get(timeout=900) for _ in processes)
-    for process in processes:
-        process.join()
-    torch.manual_seed(0)
-    layer = bridge.LSTM(3, 8, norm="layer", dtype=torch.float64)
-    layer(torch.arange(48.0, dtype=torch.float64).view(4, 4, 3).sin())[0].square().mean().backward()
-    for gradient in gradients.values():
-        torch.testing.assert_close(torch.tensor(gradient, dtype=torch.float64), layer.weight_hh_l0.grad)
-
-
 def test_pytorchs_threads_are_paused_and_start_again(monkeypatch):
     """They would spin beside those of a kernel that takes long. Where OpenMP cannot be asked, nothing is done."""
     monkeypatch.setattr(function.runtime, "threads", lambda: 2)
@@ -358,3 +314,139 @@ def test_pytorchs_threads_are_paused_and_start_again(monkeypatch):
     for _ in range(3):
         assert torch.exp(x).sum().item() == pytest.approx(x.numel() * 2.718281828, rel=1e-4)
         function.pause_threads()
+
+
+@pytest.fixture
+def on_gpu(gpu, monkeypatch):
+    """Tensors on the CPU in the place of CUDA's. What waits for the device, or copies between it and the host, fails."""
+    def refused(what):
+        raise AssertionError(f"{what} in a call")
+
+    monkeypatch.setattr(function, "backend_for", lambda device: gpu)
+    monkeypatch.setattr(stand_in_capture, "refuse", refused)
+    monkeypatch.setattr(stand_in_capture.Stream, "synchronize", lambda stream: refused("a wait"))
+    return gpu
+
+
+def test_memory_is_shared_both_ways(on_gpu):
+    x, seen = torch.randn(3, 4), []
+
+    def look(x):
+        seen.append(x.data.data.ptr)
+        seen.append(x * 2.0)
+        return seen[1]
+
+    y = bridge.differentiable(look)(x)
+    assert seen[0] == x.data_ptr() and seen[1].data.data.ptr == y.data_ptr()
+    torch.testing.assert_close(y, 2 * x)
+
+
+@pytest.mark.parametrize(("make", "shape"), [(lambda: bridge.LayerNorm(64), (5, 64)), (lambda: bridge.LSTM(8, 16, norm="layer"), (4, 2, 8)),
+                                             (lambda: bridge.GRU(8, 16), (4, 2, 8))], ids=["LayerNorm", "LSTM", "GRU"])
+def test_a_call_and_its_gradient_wait_for_nothing(make, shape, on_gpu, numpy_backend, monkeypatch):
+    layer, x, results = make(), torch.randn(shape, requires_grad=True), []
+    for be in (on_gpu, numpy_backend):
+        monkeypatch.setattr(function, "backend_for", lambda device, be=be: be)
+        y = layer(x)
+        y = y if isinstance(y, torch.Tensor) else y[0]
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cuda_device_is_cupys():
+    assert arrays._BACKENDS == {"cpu": "numpy", "cuda": "cupy"}
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = torch.nn.Embedding(20, 8), bridge.LayerNorm(32)
+        self.lstm = bridge.LSTM(8, 16, num_layers=2, bidirectional=True, norm="layer")
+
+    def forward(self, ids):
+        y, _ = self.lstm(self.embedding(ids))
+        return torch.relu(self.norm(y))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    return Model()
+
+
+def _gradients(model, run, ids):
+    y = run(ids)
+    return [y, *torch.autograd.grad(y.square().sum(), list(model.parameters()))]
+
+
+def test_one_graph_with_the_same_values_and_gradients(model):
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for batch in (3, 3, 5):
+        ids = torch.randint(20, (7, batch))
+        for a, b in zip(_gradients(model, compiled, ids), _gradients(model, model, ids), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert not len(function._tickets)
+
+
+@pytest.mark.parametrize("make", [lambda: bridge.LayerNorm(16), lambda: bridge.LSTM(16, 4, norm="layer", batch_first=True)], ids=["norm", "LSTM"])
+def test_arguments_that_are_views(make):
+    """The compiler is told the strides of what the operators return."""
+    torch._dynamo.reset()
+    layer, weight = make(), torch.randn(16, 16, requires_grad=True)
+
+    def run(x):
+        y = layer((x.transpose(0, 1).reshape(-1, 16) @ weight).view(7, 3, 16).transpose(0, 1))
+        return y if isinstance(y, torch.Tensor) else y[0]
+
+    x, results = torch.randn(3, 7, 16, requires_grad=True), []
+    for each in (run, torch.compile(run, fullgraph=True, backend="aot_eager")):
+        y = each(x)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [x, weight, *layer.parameters()])])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_without_gradients_and_in_autocast(model):
+    compiled, ids = torch.compile(model, fullgraph=True, backend="aot_eager"), torch.randint(20, (7, 3))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(ids), model(ids))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(compiled(ids), model(ids))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's own, where a graph goes on
+def test_a_function_breaks_the_graph_and_computes():
+    cube = bridge.differentiable(lambda x: ops.square(x) * x)
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    y = torch.compile(lambda x: torch.sin(cube(torch.cos(x))), backend="aot_eager")(x)
+    torch.testing.assert_close(y, torch.sin(torch.cos(x) ** 3))
+    assert torch.autograd.grad(y.sum(), x)[0].isfinite().all()
+
+
+def test_the_operators_keep_pytorchs_rules():
+    args = '["layer_norm", {"eps": 1e-5, "axis": [-1]}]', [torch.randn(3, 4, requires_grad=True), torch.randn(4, requires_grad=True)], [True, True]
+    torch.library.opcheck(torch.ops.duoln.forward.default, args, test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
+
+
+def test_export_is_refused_in_words(model):
+    with pytest.raises(UsageError, match=r"torch\.export.*state_dict"):
+        torch.export.export(model, (torch.randint(20, (7, 3)),))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit.script itself
+@pytest.mark.parametrize("make", [Model, lambda: bridge.LSTM(3, 4), lambda: torch.nn.Sequential(bridge.RMSNorm(3))], ids=["model", "LSTM", "norm"])
+def test_script_is_refused_in_words(make):
+    with pytest.raises(UsageError, match=r"torch\.jit\.script.*state_dict"):
+        torch.jit.script(make())
+
+
+def test_lengths_share_a_graph(model):
+    """One with the numbers of the first call, one with symbols in their place, one for a single time step."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend=counter)
+    for k, length in enumerate((7, 9, 12, 5, 30, 8, 1, 11, 13, 21, 2, 40)):
+        ids = torch.randint(20, (length, 3 + k % 3))
+        torch.testing.assert_close(compiled(ids), model(ids))
+    assert counter.frame_count <= 3

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN inside PyTorch, beside torch.nn's own layers and beside loops written from the equations."""
+"""LSTM, GRU and RNN inside PyTorch, beside torch.nn's own layers and those of `duoln.nn`."""
 
 import copy
 import functools
@@ -16,7 +16,6 @@ from duoln.testing import check_error
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
 
-from bridge import loops
 from safetensors.torch import save_file
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
@@ -83,38 +82,19 @@ class TestAsTorch:
         assert all((a == b).all() for a, b in zip(*first, strict=True))
 
 
-@pytest.mark.parametrize(("kind", "loop"), [("LSTM", "lstm"), ("GRU", "gru"), ("RNN", "rnn")])
-class TestWithLayerNorm:
-    def test_the_equations(self, kind, loop):
-        layer = getattr(bridge, kind)(5, 16, norm="layer", dtype=torch.float64)
-        with torch.no_grad():
-            for p in layer.parameters():
-                p.add_(torch.randn_like(p) / 4)
-        x = torch.randn(7, 3, 5, dtype=torch.float64, requires_grad=True)
-        first = tuple(torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True) for _ in range(layer.states))
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradcheck_with_layer_norm(kind):
+    """The values are those of `duoln.nn`'s layers, see below."""
+    layer = getattr(bridge, kind)(2, 3, norm="layer", dtype=torch.float64)
+    names, values = zip(*layer.named_parameters(), strict=True)
+    first = [torch.randn(1, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(layer.states)]
 
-        def of_loop(x, hx):
-            y, states = getattr(loops, loop)(dict(layer.named_parameters()), x, *(s[0] for s in _flat(hx)))
-            return y, tuple(s[None] for s in _flat(states))
+    def run(x, *values):
+        own, hx = values[:len(names)], values[len(names):]
+        y, states = torch.func.functional_call(layer, dict(zip(names, own, strict=True)), (x, hx if kind == "LSTM" else hx[0]))
+        return y, *_flat(states)
 
-        results = []
-        for run in (layer, of_loop):
-            y, states = run(x, first if kind == "LSTM" else first[0])
-            values = [y, *_flat(states)]
-            loss = sum((v ** 3).sum() for v in values)
-            results.append([*values, *torch.autograd.grad(loss, [x, *first, *layer.parameters()])])
-        for a, b in zip(*results, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
-
-    def test_gradcheck(self, kind, loop):
-        layer = getattr(bridge, kind)(2, 3, norm="layer", dtype=torch.float64)
-        names, values = zip(*layer.named_parameters(), strict=True)
-
-        def run(x, *values):
-            y, states = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
-            return y, *_flat(states)
-
-        assert torch.autograd.gradcheck(run, (torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True), *values))
+    assert torch.autograd.gradcheck(run, (torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True), *values, *first))
 
 
 @pytest.mark.parametrize(("kind", "norm"), [("LSTM", "layer"), ("LSTM", "layer-cell"), ("LSTM", "layer-theano"), ("LSTM", "layer-per-gate"),
@@ -268,37 +248,3 @@ WRONG = {"a projection": (lambda: bridge.LSTM(3, 4, proj_size=2), UsageError, "[
 def test_wrong_calls(wrong):
     call, kind, *words = wrong
     check_error(kind, call, *words)
-
-
-def test_a_language_model_ends_as_the_loop_does():
-    """200 updates of PyTorch's Adam, in float64 because a chaotic network magnifies rounding."""
-    text = torch.from_numpy(np.random.default_rng(0).integers(0, 11, 400).repeat(2))
-
-    class Model(torch.nn.Module):
-        def __init__(self, by_loop):
-            super().__init__()
-            self.embedding, self.output = torch.nn.Embedding(11, 8), torch.nn.Linear(16, 11)
-            self.lstm, self.by_loop = bridge.LSTM(8, 16, norm="layer"), by_loop
-
-        def forward(self, ids):
-            x = self.embedding(ids)
-            zeros = x.new_zeros(x.shape[1], 16)
-            y = loops.lstm(dict(self.lstm.named_parameters()), x, zeros, zeros)[0] if self.by_loop else self.lstm(x)[0]
-            return self.output(y)
-
-    def trained(by_loop):
-        torch.manual_seed(0)
-        model = Model(by_loop).double()
-        optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-        for update in range(200):
-            ids = torch.stack([text[k * 50 + update:k * 50 + update + 13] for k in range(6)], dim=1)
-            loss = torch.nn.functional.cross_entropy(model(ids[:-1]).flatten(0, 1), ids[1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return loss.item(), model.state_dict()
-
-    (loss, ours), (of_loop, theirs) = trained(False), trained(True)
-    assert loss < 2.0 and loss == pytest.approx(of_loop, rel=1e-6)
-    for name, p in ours.items():
-        torch.testing.assert_close(p, theirs[name], rtol=1e-5, atol=1e-7)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-from pytorch_pairs import Pair
+from pytorch_pairs import fill
 
 import duoln
 from duoln import nn, tree
@@ -13,7 +13,6 @@ from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
 tensors = pytest.importorskip("safetensors.torch")
-from pytorch_models import fill
 
 pytestmark = pytest.mark.peers
 
@@ -77,17 +76,6 @@ def test_one_bias_of_two_is_missing(write, tmp_path):
     check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.Linear(4, 5, bias=False)), nn.Linear(4, 5)), "'bias'", "no such array")
     check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.LayerNorm(4, bias=False)), nn.LayerNorm(4)), "'bias'", "no such array")
     check_error(CheckpointError, lambda: duoln.load_pytorch(write(T.LayerNorm(4)), nn.LayerNorm(4, bias=False)), "'bias'", "bias=True")
-
-
-def test_statistics_that_training_gathered_are_the_running_ones(be, tmp_path):
-    model, x = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm(4)), x_of(64, 3)
-    params = nn.with_population(model, duoln.to_tensors(model.init(0), be), [duoln.tensor(x, be)])
-    duoln.save_pytorch(tmp_path / "ours", model, params)
-    theirs = T.Sequential(T.Linear(3, 4), T.BatchNorm1d(4)).eval()
-    theirs.load_state_dict(tensors.load_file(tmp_path / "ours"))
-    np.testing.assert_allclose(outputs(theirs, x), our_outputs(model, duoln.load_pytorch(tmp_path / "ours", model), x, be), atol=2e-6)
-    theirs.train()
-    np.testing.assert_allclose(outputs(theirs, x), outputs(theirs.eval(), x), atol=0.05)
 
 
 def test_a_prefix_and_what_is_left_out(write, tmp_path):
@@ -241,14 +229,6 @@ def test_cells(cell, norm, numpy_backend, tmp_path):
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     params = duoln.load_pytorch(tmp_path / "theirs", ours, numpy_backend)
     np.testing.assert_allclose(ours(params, duoln.tensor(x[0], numpy_backend))[0].numpy(), theirs(torch.from_numpy(x))[0].detach().numpy(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("cell", "norm"), [("lstm", "layer"), ("lstm", "layer-cell"), ("rnn", "layer-theano"), ("gru", "layer-theano")])
-def test_50_updates_of_adam_are_those_of_a_loop_in_pytorch_with_two_biases(cell, norm, tmp_path):
-    pair = Pair(fill(Theirs(cell, norm, 3, 5)), KINDS[cell](3, 5, norm=norm, bias="pytorch"), tmp_path)
-    assert pair.difference() == 0
-    pair.train()
-    assert pair.difference() < 1e-5
 
 
 def test_several_layers_and_directions(tmp_path):

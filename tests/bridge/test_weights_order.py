@@ -1,7 +1,5 @@
 """Where features of flattened images go: models whose layers are declared, called and flattened in many ways, against PyTorch's."""
 
-import ast
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from duoln.testing import check_error
 
 torch = pytest.importorskip("torch")
 tensors = pytest.importorskip("safetensors.torch")
-from pytorch_models import fill
+from pytorch_pairs import fill
 
 pytestmark = pytest.mark.peers
 T = torch.nn
@@ -144,24 +142,6 @@ def test_without_shapes_the_words_alone_are_enough_and_each_is_asked_for(tmp_pat
     duoln.tree.map(np.testing.assert_array_equal, params, same)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_an_advice_can_be_followed(name, tmp_path):
-    """A model is read after each error has got the word that it asks for; no error asks twice."""
-    make, make_ours, *_ = CASES[name]
-    theirs, ours, given = fill(make()), make_ours(), {}
-    tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
-    for _ in range(9):
-        try:
-            duoln.load_pytorch(tmp_path / "theirs", ours, **given)
-            return
-        except UsageError as error:
-            role, word = re.search(r"\b((?:un)?flattened)=({[^}]*})", str(error)).groups()
-            (place, channels), = ast.literal_eval(word).items()
-            assert place not in given.get(role, {}), error
-            given.setdefault(role, {})[place] = channels
-    raise AssertionError(given)
-
-
 def both(theirs, ours, tmp_path):
     tensors.save_file(theirs.state_dict(), tmp_path / "theirs")
     return lambda **given: duoln.load_pytorch(tmp_path / "theirs", ours, **given)
@@ -194,31 +174,6 @@ def test_values_that_leave_the_model_and_come_back_are_asked_for(tmp_path):
     np.testing.assert_allclose(ours(duoln.to_tensors(params, "numpy"), duoln.tensor(IMAGE, "numpy")).numpy(), right, atol=1e-5 * np.abs(right).max())
 
 
-def test_shuffled_pixels(tmp_path):
-    def apart(f, x):
-        b, h, w, c = x.shape
-        return f("conv", ops.permute_dims(x.reshape(b, h // 2, 2, w // 2, 2, c), (0, 1, 3, 2, 4, 5)).reshape(b, h // 2, w // 2, 4 * c))
-
-    def joined(f, x):
-        y = f("conv", x)
-        b, h, w, _ = y.shape
-        return ops.permute_dims(y.reshape(b, h, w, 2, 2, 3), (0, 1, 3, 2, 4, 5)).reshape(b, 2 * h, 2 * w, 3)
-
-    x, conv = x_of(2, 6, 6, 2), T.Conv2d(2, 12, 1)
-    cases = ((lambda m, x: m.conv(torch.nn.functional.pixel_unshuffle(x, 2)), T.Conv2d(8, 3, 1), apart, nn.Conv2d(8, 3, 1), {"flattened": {"conv": 2}}),
-             (lambda m, x: torch.nn.functional.pixel_shuffle(m.conv(x), 2), conv, joined, nn.Conv2d(2, 12, 1), {"unflattened": {"conv": 3}}))
-    for of_theirs, their_layer, of_ours, layer, words in cases:
-        theirs, ours = fill(Theirs(of_theirs, conv=their_layer)), Ours(of_ours, conv=layer)
-        load = both(theirs, ours, tmp_path)
-        check_error(UsageError, lambda load=load: load(shapes=x.shape), "conv: ", str(next(iter(words.values()))))
-        params = load(shapes=x.shape, **words)
-        with torch.no_grad():
-            right = np.moveaxis(theirs(torch.from_numpy(np.moveaxis(x, -1, 1).copy())).numpy(), 1, -1)
-        np.testing.assert_allclose(ours(duoln.to_tensors(params, "numpy"), duoln.tensor(x, "numpy")).numpy(), right, atol=1e-5)
-    grouped = both(fill(Theirs(None, conv=T.Conv2d(2, 12, 1, groups=2))), Ours(joined, conv=nn.Conv2d(2, 12, 1, groups=2)), tmp_path)
-    check_error(UsageError, lambda: grouped(shapes=x.shape, unflattened={"conv": 3}), "conv: ", "other groups")
-
-
 NAMES = {
     "torch.compile of a parallel model": (lambda: T.Linear(4, 3), lambda state: {f"_orig_mod.module.0.{key}": value for key, value in state.items()},
                                           "prefix='_orig_mod.module.'"),
@@ -244,19 +199,6 @@ def test_a_layer_that_is_called_with_two_orders_is_refused(tmp_path):
     order = np.arange(32).reshape(2, 16).T.reshape(-1)
     check_error(UsageError, lambda: both(theirs, ours, tmp_path)(shapes=(2, 6, 6, 1), flattened={"out": order}), "flattened['out']", "no flattened image")
     assert both(theirs, ours, tmp_path)(shapes=(2, 6, 6, 1), flattened={"out": 1})["out"]["weight"].shape == (32, 3)
-
-
-def test_a_model_without_images_needs_nothing_new(tmp_path):
-    def read(f, x):
-        y = ops.permute_dims(f("read", x)[0], (1, 0, 2))
-        return f("out", f("norm", nn.Flatten()({}, y)))
-
-    theirs = fill(Theirs(lambda m, x: m.out(m.norm(m.read(x)[0].transpose(0, 1).flatten(1))), read=T.LSTM(4, 3), norm=T.BatchNorm1d(18), out=T.Linear(18, 2)))
-    ours, x = Ours(read, read=nn.LSTM(4, 3), norm=nn.BatchNorm(18), out=nn.Linear(18, 2)), x_of(6, 2, 4)
-    params = both(theirs, ours, tmp_path)()
-    with torch.no_grad():
-        right = theirs(torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(ours(duoln.to_tensors(params, "numpy"), duoln.tensor(x, "numpy")).numpy(), right, atol=1e-5)
 
 
 LOST = {

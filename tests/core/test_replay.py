@@ -4,7 +4,6 @@ import itertools
 import math
 import os
 import re
-import threading
 import tracemalloc
 import warnings
 from collections import OrderedDict
@@ -130,13 +129,6 @@ def test_noise_that_a_step_draws_is_not_frozen(be):
         assert len({compiled(x)[0].item() for _ in range(6)}) > 1
 
 
-def test_noise_as_a_result_is_not_frozen(be):
-    compiled = duoln.compile(lambda x: (x * 1.0, duoln.tensor(np.random.default_rng().random(3), be, "float32")))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CompileWarning)
-        assert len({compiled(_x(be, 1.0))[1].numpy().tobytes() for _ in range(6)}) == 6
-
-
 @pytest.mark.parametrize("use", [lambda x, number: x * number, lambda x, number: ops.clip(x, max=number),
                                  lambda x, number: ops.full((1,), number, x.backend) * x,
                                  lambda x, number: ops.leaky_relu(-x, slope=number)])
@@ -251,22 +243,6 @@ def test_forms_in_turn(be):
                 pairs = zip(tree.items(expected), tree.items(actual), strict=True)
                 assert all(name == path and a.dtype == b.dtype and np.array_equal(a.numpy(), b.numpy())
                            for (name, a), (path, b) in pairs), (letter, k)
-
-
-def test_a_gradient_of_another_thread_still_needs_an_argument(numpy_backend):
-    """A step that repeats its operators records nothing, so here it runs as it is."""
-    compiled, seen = duoln.compile(lambda x: x * 3.0), []
-    for k in range(4):
-        compiled(_x(numpy_backend, k))
-
-    def loss(x):
-        thread = threading.Thread(target=lambda: seen.append(compiled(x)))  # without the context of the gradient
-        thread.start()
-        thread.join()
-        return ops.sum(seen[-1])
-
-    _, gradient = duoln.value_and_grad(loss)(_x(numpy_backend, 2.0))
-    assert gradient.tolist() == [3.0]
 
 
 def test_what_a_rule_runs_itself_is_not_repeated_beside_it(numpy_backend):

@@ -141,22 +141,6 @@ def test_a_sum_of_gradients_is_rounded_once(be):
     assert gradient.dtype == "bfloat16" and gradient.item() == 1.25
 
 
-def test_a_weight_of_many_steps_costs_one_product(numpy_backend, monkeypatch):
-    w, x = _tensor(numpy_backend, 3, 3), _tensor(numpy_backend, 2, 3)
-    count = []
-    own = numpy_backend.matmul
-    monkeypatch.setattr(numpy_backend, "matmul", lambda *args: count.append(1) or own(*args))
-
-    def fn(p):
-        h = x
-        for _ in range(4):
-            h = ops.matmul(h, p)
-        return ops.sum(h)
-
-    _, gradient = value_and_grad(fn)(w)
-    assert len(count) == 4 + 3 + 1 and gradient.dtype == "bfloat16"
-
-
 def test_a_step_is_replayed(be):
     if be.lazy:
         pytest.skip("it compiles by itself, which takes it long on a CPU")
@@ -175,21 +159,6 @@ def test_a_step_is_replayed(be):
         for mine, own in zip(tree.leaves(compiled(moved, gain, x)), tree.leaves(step(moved, gain, x)), strict=True):
             assert mine.dtype == own.dtype == "float32"
             np.testing.assert_array_equal(mine.numpy(), own.numpy())
-
-
-def test_replay_runs_rules_alone(numpy_backend):
-    """The rule for 16 bits is one object, so that two recordings of a step are equal and the third call replays."""
-    x = _tensor(numpy_backend, 4, 3)
-    calls = []
-
-    def step(x):
-        calls.append(1)
-        return ops.layer_norm(ops.exp(x) * x)
-
-    compiled = compile(step)
-    for _ in range(5):
-        compiled(x)
-    assert len(calls) == 2
 
 
 def test_watched_values_and_errors(be):

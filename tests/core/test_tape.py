@@ -82,18 +82,6 @@ def test_aux_comes_back_off_the_tape(be):
     np.testing.assert_array_equal(grad.numpy(), [2.0, 2.0])
 
 
-def test_a_tensor_kept_from_an_earlier_call_is_a_constant(be):
-    kept = []
-
-    def first(x):
-        kept.append(x * 2.0)
-        return ops.sum(kept[0])
-
-    duoln.value_and_grad(first)(_t(be, [1.0]))
-    _, grad = duoln.value_and_grad(lambda x: ops.sum(x * kept[0]))(_t(be, [5.0]))
-    assert grad.numpy() == [2.0]
-
-
 def test_a_gradient_inside_a_gradient_is_refused(be):
     def twice(x):
         _, grad = duoln.value_and_grad(lambda y: ops.sum(y * y))(x)
@@ -152,18 +140,6 @@ class TestManyUses:
         # Forward products, products for the inputs (the first input needs none), one for w, one for b.
         assert len(shapes) == steps + (steps - 1) + 2
 
-    def test_the_gradient_is_right(self, numpy_backend, rng):
-        be = numpy_backend
-
-        def unrolled(w, b, x):
-            h = x
-            for _ in range(4):
-                h = ops.tanh(ops.linear(h, w, b)) @ w
-            return h
-
-        args = [_t(be, rng.standard_normal(s), "float64") for s in [(4, 4), (4,), (2, 3, 4)]]
-        duoln.testing.gradcheck(unrolled, *args)
-
     def test_a_derived_weight_is_pooled_too(self, monkeypatch, numpy_backend, rng):
         be = numpy_backend
         v, g = _t(be, rng.standard_normal((4, 4)), "float64"), _t(be, rng.standard_normal(4), "float64")
@@ -216,3 +192,12 @@ class TestRules:
 @pytest.mark.parametrize("value", [lambda x: ops.argmax(x), lambda x: ops.sum(x) > 0])
 def test_a_value_without_a_gradient_is_refused(be, value):
     check_error(DtypeError, lambda: duoln.value_and_grad(value)(_t(be, [1.0, 2.0])), "[value_and_grad]", "float value")
+
+
+def test_ten_thousand_operators(be):
+    def chain(p):
+        for _ in range(10_000):
+            p = p + 1.0
+        return ops.sum(p)
+
+    assert duoln.value_and_grad(chain)(_t(be, [2.0]))[1].tolist() == [1.0]

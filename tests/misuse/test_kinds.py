@@ -107,17 +107,3 @@ def test_reductions(name, be):
         plain = np.linalg.norm if name == "vector_norm" else getattr(np, name, None)
         values = None if expected is None or plain is None else plain(x.numpy(), axis=1).astype(expected)
         check(lambda x=x: getattr(ops, name)(x, axis=1), name, expected, values)
-
-
-def test_operators_of_python_give_the_same(be):
-    x, i, b = tensor(be, "float32"), tensor(be, "int32"), tensor(be, "bool")
-    for result, dtype in [(x + np.float64(1), "float32"), (np.float64(1) + x, "float32"), (2 * i, "int32"), (np.int64(2) * i, "int32"),
-                          (b == True, "bool"), (1 - x, "float32"), (x ** np.float64(2), "float32"), (np.float32(1) / x, "float32")]:  # noqa: E712
-        assert result.dtype == dtype
-    check(lambda: i / i, "divide", None)
-    check(lambda: b * 2, "multiply", None)
-    check(lambda: b + b, "add", None)
-    check(lambda: np.ones((2, 3), np.float32) + x, "add", None)
-    check(lambda: np.ones((3, 2), np.float32) @ x, "matmul", None)
-    check(lambda: x ** x, "pow", "float32", x.numpy() ** x.numpy())
-    check(lambda: i ** i, "pow", None)

@@ -6,6 +6,8 @@ from misuse.misuses import unnamed
 
 import duoln
 from duoln import ops
+from duoln.data import Batches
+from duoln.data.batches import check_range, count_examples
 from duoln.errors import AxisIndexError, CompileError, DataError, DtypeError, ShapeError, UsageError
 
 
@@ -132,3 +134,34 @@ def test_gradients_and_steps(be):
     rows += [("compile", CompileError, lambda: duoln.compile(lambda v: 1.0)(x)), ("gradcheck", DtypeError, lambda: duoln.testing.gradcheck(None, x)),
              ("gradcheck", DtypeError, lambda: duoln.testing.gradcheck(ops.sum, x)), ("gradcheck", DtypeError, lambda: duoln.testing.gradcheck(ops.sum, 1.0))]
     assert unnamed(rows) == {}
+
+
+ARRAYS = {"x": np.ones((10, 2), np.float32), "label": np.arange(10, dtype=np.int32)}
+
+
+def test_batches():
+    rows = [("Batches", DtypeError, lambda a=a: Batches(a, 2, 0)) for a in
+            (None, [ARRAYS["x"]], ARRAYS["x"], {"x": [1, 2]}, {"x": None}, {"x": np.float32(1)}, {"x": np.array(1.0)})]
+    rows += [("Batches", DtypeError, lambda n=n: Batches(ARRAYS, n, 0)) for n in (None, 2.0, "2", True, [2])]
+    rows += [("Batches", DtypeError, lambda s=s: Batches(ARRAYS, 2, s)) for s in (None, 0.5, "seed")]
+    rows += [("Batches", UsageError, lambda n=n: Batches(ARRAYS, n, 0)) for n in (0, -1, 11)]
+    rows += [("Batches", ShapeError, lambda a=a: Batches(a, 2, 0)) for a in ({}, {"x": np.ones(3), "y": np.ones(2)})]
+    rows += [("Batches", DtypeError, lambda s=s: Batches(ARRAYS, 2, 0)(s)) for s in (None, 1.0, "1")]
+    rows += [("Batches", ShapeError, lambda: Batches(ARRAYS, 2, 0)(-1)), ("Batches", ShapeError, lambda: Batches(ARRAYS, 2, -1))]
+    rows += [("Batches: label", DataError, lambda w=w: Batches(ARRAYS, 2, 0, within={"label": w})) for w in ((0, 9), (1, 10), (20, 30))]
+    rows += [("Batches: x", DtypeError, lambda: Batches(ARRAYS, 2, 0, within={"x": (0, 9)})),
+             ("Batches", UsageError, lambda: Batches(ARRAYS, 2, 0, within={"labels": (0, 9)}))]
+    rows += [("Batches", DtypeError, lambda w=w: Batches(ARRAYS, 2, 0, within=w)) for w in (10, "label", [("label", 10)], {"label": 10}, {"label": (0, 9.5)})]
+    rows += [("Batches", ShapeError, lambda w=w: Batches(ARRAYS, 2, 0, within={"label": w})) for w in ((10,), (0, 5, 10))]
+    assert unnamed(rows) == {}
+    assert len(Batches(ARRAYS, np.int64(5), 0, within={"label": (0, 10)})(np.int64(1))["label"]) == 5
+
+
+def test_ranges():
+    rows = [("label", DtypeError, lambda v=v: check_range("label", v, 3)) for v in (None, [0, 1], 1, "a", np.array([0.5]), np.array([True]))]
+    rows += [("label", DtypeError, lambda n=n: check_range("label", np.array([0]), n)) for n in (None, 2.5, "3", [3])]
+    rows += [("label", DataError, lambda v=v: check_range("label", np.array([v]), 3)) for v in (-1, 3, 2 ** 40, -2 ** 40)]
+    rows += [("batch_axes", DtypeError, lambda b=b: count_examples(b, {})) for b in (None, [], ARRAYS["x"])]
+    rows += [("batch_axes", DtypeError, lambda: count_examples(ARRAYS, None)), ("batch_axes", ShapeError, lambda: count_examples({}, {}))]
+    assert unnamed(rows) == {}
+    assert check_range("label", np.array([-1, 2]), 3, low=-1).tolist() == [-1, 2]

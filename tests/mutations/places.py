@@ -52,7 +52,6 @@ class _Walker(ast.NodeVisitor):
         """Texts; their positions are not those of the file before Python 3.12."""
 
     def visit_AnnAssign(self, node):
-        """Visit the value of an annotated assignment, not its hint."""
         if node.value is not None:
             self.visit(node.value)
 
@@ -62,11 +61,9 @@ class _Walker(ast.NodeVisitor):
     def visit_If(self, node):
         """Mutate the condition, but for type checking and what a file does as a program."""
         if ast.unparse(node.test) not in ("TYPE_CHECKING", "__name__ == '__main__'"):
-            self._condition(node)
-            self.generic_visit(node)
+            self._turned(node)
 
     def visit_Assign(self, node):
-        """Visit what is assigned, but for lists of exported names and hints that have a name."""
         if not any(isinstance(t, ast.Name) and (t.id == "__all__" or self._is_hint(node.value)) for t in node.targets):
             self.visit(node.value)
 
@@ -85,7 +82,6 @@ class _Walker(ast.NodeVisitor):
     visit_FunctionDef = visit_AsyncFunctionDef = _function
 
     def visit_Lambda(self, node):
-        """A lambda is a function of its own."""
         outside, self._scope = self._scope, (node.lineno, node.end_lineno)
         self.generic_visit(node)
         self._scope = outside
@@ -104,18 +100,13 @@ class _Walker(ast.NodeVisitor):
     def _condition(self, node):
         self._add(node.test, f"(not ({ast.unparse(node.test)}))", "condition turned over")
 
-    def visit_While(self, node):
-        """Mutate the condition."""
+    def _turned(self, node):
         self._condition(node)
         self.generic_visit(node)
 
-    def visit_IfExp(self, node):
-        """Turn over a conditional expression."""
-        self._condition(node)
-        self.generic_visit(node)
+    visit_While = visit_IfExp = _turned
 
     def visit_Compare(self, node):
-        """Another comparison, at each place of a chain."""
         for k, op in enumerate(node.ops):
             replacement = COMPARISONS[type(op)]
             self._changed(node, f"{type(op).__name__} -> {replacement.__name__}",
@@ -138,19 +129,16 @@ class _Walker(ast.NodeVisitor):
                    for side in (node.left, node.right))
 
     def visit_BoolOp(self, node):
-        """`and` for `or`, and the other way round."""
         replacement = ast.Or() if isinstance(node.op, ast.And) else ast.And()
         self._changed(node, f"{type(node.op).__name__} -> {type(replacement).__name__}", op=replacement)
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node):
-        """Drop `not` and the minus sign."""
         if isinstance(node.op, ast.Not | ast.USub):
             self._add(node, f"({ast.unparse(node.operand)})", f"{type(node.op).__name__} dropped")
         self.generic_visit(node)
 
     def visit_Constant(self, node):
-        """The next number, or the other truth value."""
         if isinstance(node.value, bool):
             self._add(node, str(not node.value), "truth value turned over")
         elif isinstance(node.value, int):
@@ -160,7 +148,6 @@ class _Walker(ast.NodeVisitor):
             self._add(node, repr(node.value * 2 or 1.0), "number doubled")
 
     def visit_Slice(self, node):
-        """A slice without a bound, or off by one."""
         for bound in filter(None, (node.lower, node.upper)):
             if not isinstance(bound, ast.Constant):
                 self._add(bound, f"({ast.unparse(bound)} + 1)", "bound + 1")
@@ -178,13 +165,11 @@ class _Walker(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Expr(self, node):
-        """Drop a statement."""
         if not isinstance(node.value, ast.Constant):
             self._add(node, "pass", "statement dropped")
             self.generic_visit(node)
 
     def visit_AugAssign(self, node):
-        """Drop an assignment in place."""
         self._add(node, "pass", "statement dropped")
         self.visit(node.value)
 
@@ -193,15 +178,12 @@ class _Walker(ast.NodeVisitor):
         self._add(node, "pass", "error dropped")
 
     def visit_Return(self, node):
-        """Return nothing."""
         if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
             self._add(node, "return None", "returns None")
         self.generic_visit(node)
 
     def visit_Continue(self, node):
-        """End a loop in place of a turn."""
         self._add(node, "break", "continue -> break")
 
     def visit_Break(self, node):
-        """Go on in place of an end."""
         self._add(node, "continue", "break -> continue")

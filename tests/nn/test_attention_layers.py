@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import ON_NUMPY
 
 import duoln
 from duoln import nn, ops
@@ -55,14 +54,6 @@ def test_padding_and_memory(be, rng):
     np.testing.assert_array_equal(layer(p, duoln.tensor(x, be), four, memory=duoln.tensor(memory, be)).numpy(), y.numpy())
 
 
-def test_without_biases(be, rng):
-    layer = nn.MultiHeadAttention(WIDTH, HEADS, bias=False)
-    p, x = _params(layer, be), _x(rng)
-    assert [set(branch) for branch in p.values()] == [{"weight"}] * 2
-    same = layer(p, duoln.tensor(x, be), memory=duoln.tensor(x, be))
-    check_close(same.numpy(), layer(p, duoln.tensor(x, be)).numpy(), 1e-6, "memory that is x")
-
-
 @pytest.mark.parametrize("norm", ["layer", "rms", "none"])
 @pytest.mark.parametrize("place", ["pre", "post"])
 def test_blocks_are_those_of_their_equations(norm, place, be, rng):
@@ -105,23 +96,6 @@ def test_dropout_acts_on_what_is_added(norm, place, be, rng):
         check_close(nothing.numpy(), kept.numpy(), 1e-6, "all dropped")
     else:
         np.testing.assert_array_equal(nothing.numpy(), x.numpy())
-
-
-@ON_NUMPY
-def test_a_block_learns_in_a_compiled_step(be, rng):
-    block, x, y = nn.TransformerBlock(WIDTH, HEADS, 16, causal=True), duoln.tensor(_x(rng), be), duoln.tensor(_x(rng), be)
-    loss = duoln.value_and_grad(lambda p: ops.mean(ops.square(block(p, x) - y)))
-
-    @duoln.compile
-    def step(p):
-        value, gradients = loss(p)
-        return duoln.tree.map(lambda a, g: a - 0.1 * g, p, gradients), value
-
-    p, values = _params(block, be), []
-    for _ in range(12):
-        p, value = step(p)
-        values.append(float(value))
-    assert values[-1] < 0.8 * values[0] and values == sorted(values, reverse=True)
 
 
 @pytest.mark.parametrize(("kind", "make", "words"), [

@@ -12,10 +12,6 @@ from duoln.randomness import Stream
 from duoln.testing import check_error
 
 
-def start(model, be, dtype=None):
-    return duoln.to_tensors(model.init(0), be, dtype)
-
-
 def network(p=0.5):
     return nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(p), nn.Linear(8, 2))
 
@@ -27,7 +23,7 @@ def x(be, rng):
 
 def test_the_equation(be, x):
     model, masks = network(0.25), {}
-    params = start(model, be)
+    params = duoln.init(model, 0, be)
     for update in range(2):
         [(path, mask)] = nn.DropoutMasks(model, 7)(update, params, x).items()
         drawn = Stream(7, f"dropout.{path}", step=update).keep_mask((64, 8), 0.75) / np.float32(0.75)
@@ -42,53 +38,24 @@ def test_the_equation(be, x):
 
 def test_without_masks_nothing_is_dropped(be, x):
     model, plain = network(), nn.Sequential(*(layer for layer in network() if not isinstance(layer, nn.Dropout)))
-    params = start(model, be)
+    params = duoln.init(model, 0, be)
     of_plain = {name: params[key] for name, key in zip("012", "013", strict=True) if key != "1"}
     np.testing.assert_array_equal(model(params, x).numpy(), plain({**of_plain, "1": {}}, x).numpy())
     layer = nn.Dropout(0.9)
     assert layer({}, x) is x
-    masks = nn.DropoutMasks(network(0.0), 0)(0, start(network(0.0), be), x)
+    masks = nn.DropoutMasks(network(0.0), 0)(0, duoln.init(network(0.0), 0, be), x)
     assert masks == {}, "p = 0 wants no mask"
 
 
 def test_a_forgotten_mask_is_told(be, x):
     model = network()
-    params = start(model, be)
+    params = duoln.init(model, 0, be)
     with pytest.warns(GradientWarning, match=r"\[Dropout\] found no mask.*nn.with_masks"):
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
     with nn.no_dropout():
         duoln.value_and_grad(lambda p: ops.sum(model(p, x)))(params)
     none = network(0.0)
-    duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(start(none, be))
-
-
-def test_gradients_pass_where_values_do(be, x):
-    layer = nn.Dropout(0.5)
-    masks = nn.DropoutMasks(layer, 0)(3, {}, x)
-    _, gradient = duoln.value_and_grad(lambda x: ops.sum(layer(nn.with_masks({}, masks), x)))(x)
-    np.testing.assert_array_equal(gradient.numpy(), masks[""].numpy())
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_other_dtypes(dtype, be, x):
-    if dtype not in be.dtypes:
-        pytest.skip("the backend lacks it")
-    model = network()
-    params, x = start(model, be, dtype), x.astype(dtype)
-    masks = nn.DropoutMasks(model, 0)(0, params, x)
-    assert masks["2"].dtype == ("float64" if dtype == "float64" else "float32")
-    y = model(nn.with_masks(params, masks), x)
-    assert y.dtype == dtype and np.isfinite(y.astype("float32").numpy()).all()
-
-
-def test_masks_are_the_same_on_every_backend_and_for_every_object(be, x):
-    """They depend on seed, update, path and shape; so a resumed loop gets them again."""
-    model = network()
-    here = nn.DropoutMasks(model, 5)(9, start(model, be), x)
-    on_numpy = nn.DropoutMasks(network(), 5)(9, start(model, "numpy"), duoln.tensor(x.numpy(), "numpy"))
-    np.testing.assert_array_equal(here["2"].numpy(), on_numpy["2"].numpy())
-    again = nn.DropoutMasks(model, 6)(9, start(model, be), x)
-    assert not np.array_equal(here["2"].numpy(), again["2"].numpy())
+    duoln.value_and_grad(lambda p: ops.sum(none(p, x)))(duoln.init(none, 0, be))
 
 
 def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
@@ -102,7 +69,7 @@ def test_a_whole_model_has_a_mask_for_each_layer(numpy_backend):
             return self.last(params["last"], self.block(params["block"], y * scale))
 
     model, ids = Model(), duoln.tensor(np.zeros((6, 2), np.int32), numpy_backend)
-    params, dropout = start(model, numpy_backend), nn.DropoutMasks(model, 0)
+    params, dropout = duoln.init(model, 0, numpy_backend), nn.DropoutMasks(model, 0)
     masks = dropout(0, params, ids, 2.0)
     assert sorted(masks) == ["block.attention_dropout", "block.hidden_dropout", "last", "rows.dropout1", "rows.dropout2"]
     assert len({mask.numpy().tobytes() for mask in masks.values()}) == len(masks)
@@ -115,7 +82,7 @@ def test_one_layer_at_two_places_has_two_masks(numpy_backend):
     drop = nn.Dropout(0.5)
     model = nn.Sequential(drop, nn.Linear(64, 64), drop)
     x = duoln.tensor(np.ones((4, 64), np.float32), numpy_backend)
-    masks = nn.DropoutMasks(model, 0)(0, start(model, numpy_backend), x)
+    masks = nn.DropoutMasks(model, 0)(0, duoln.init(model, 0, numpy_backend), x)
     assert sorted(masks) == ["0", "2"] and not np.array_equal(masks["0"].numpy(), masks["2"].numpy())
 
 
@@ -136,7 +103,7 @@ class Steps(nn.Module):
 def test_a_pass_may_do_anything_with_the_parameters(forward, be, x):
     model = network()
     with nn.no_dropout():
-        masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, start(model, be), x)
+        masks = nn.DropoutMasks(model, 0, forward=lambda p, x: forward(model, p, x))(0, duoln.init(model, 0, be), x)
     assert masks["2"].shape == (64, 8)
 
 
@@ -159,9 +126,9 @@ def test_parameters_of_another_dtype_have_masks_of_their_own(be):
     """Indices have the same dtype, whatever that of the values is."""
     model, ids = nn.Sequential(nn.Embedding(5, 4), nn.Dropout(0.5)), duoln.tensor([[1, 2, 3]], be)
     dropout = nn.DropoutMasks(model, 0)
-    assert dropout(0, start(model, be), ids)["1"].dtype == "float32"
+    assert dropout(0, duoln.init(model, 0, be), ids)["1"].dtype == "float32"
     if "float64" in be.dtypes:
-        assert dropout(0, start(model, be, "float64"), ids)["1"].dtype == "float64"
+        assert dropout(0, duoln.init(model, 0, be, "float64"), ids)["1"].dtype == "float64"
 
 
 def test_calls_of_one_layer(be, x):
@@ -172,60 +139,14 @@ def test_calls_of_one_layer(be, x):
     np.testing.assert_allclose(shared(nn.with_masks({"drop": {}}, masks), x).item(), 2 * (x.numpy()[:3] * masks["drop"].numpy()).sum(), rtol=1e-4)
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout(shared=True), (3, 2)), 0)(0, {"drop": {}}, x), "one shape", "(2, 3)", "(3, 3)")
     check_error(UsageError, lambda: nn.DropoutMasks(Steps(nn.Dropout()), 0, forward=lambda params, x: x)(0, {"drop": {}}, x), "'drop'", "found none")
-
-
-class Twins(nn.Module):
-    """A model that reads two inputs by one encoder, each with masks of its own if it is given some."""
-
-    def __init__(self, encoder):
-        self.encoder = encoder
-
-    def __call__(self, params, a, b, masks=({}, {})):
-        of_calls = [self.encoder(nn.with_masks(params["encoder"], own), x) for own, x in zip(masks, (a, b), strict=True)]
-        return [y[0] if isinstance(y, tuple) else y for y in of_calls]
-
-
-ENCODERS = {"LSTM": lambda drop: nn.LSTM(3, 3, layers=3, dropout=drop), "GRU": lambda drop: nn.GRU(3, 3, layers=2, bidirectional=True, dropout=drop),
-            "TransformerBlock": lambda drop: nn.TransformerBlock(3, 1, dropout=drop)}
-
-
-@pytest.mark.parametrize("kind", ENCODERS)
-def test_layers_with_dropout_that_are_called_twice(kind, be, rng):
-    a, b, longer = (duoln.tensor(rng.standard_normal((size, 2, 3)).astype(np.float32), be) for size in (4, 4, 5))
-    alone = Twins(ENCODERS[kind](0.5))
-    params = start(alone, be)
-    advice = f"{kind}(..., dropout=nn.Dropout(0.5, shared=True))"
-    check_error(UsageError, lambda: nn.DropoutMasks(alone, 0)(0, params, a, b), "found 2", f"share a mask, {advice}", "masks of its own", "nn.DropoutMasks")
-    shared = Twins(ENCODERS[kind](nn.Dropout(0.5, shared=True)))
-    masks = nn.DropoutMasks(shared, 0)(0, params, a, a)
-    first, second = shared(nn.with_masks(params, masks), a, a)
-    np.testing.assert_array_equal(first.numpy(), second.numpy())
-    assert not np.allclose(first.numpy(), shared(params, a, a)[0].numpy()) and len(masks) == sum(isinstance(m, nn.Dropout) for _, m in shared.modules())
-    check_error(UsageError, lambda: nn.DropoutMasks(shared, 0)(0, params, a, longer), "one shape in all calls", "masks of its own")
-    dropout = nn.DropoutMasks(alone.encoder, 0)
-    of_calls = dropout(0, params["encoder"], a), dropout(1, params["encoder"], longer)
-    first, second = alone(params, a, longer, of_calls)
-    again, of_same_values = alone(params, a, a, (of_calls[0], dropout(1, params["encoder"], a)))
-    np.testing.assert_array_equal(first.numpy(), again.numpy())
-    assert second.shape[0] == 5 and not np.array_equal(again.numpy(), of_same_values.numpy())
-
-
-def test_masks_of_a_time_step_serve_all_time_steps(be, rng):
-    """Variational dropout: the layer gets ones of one time step."""
-    layer, x = nn.Dropout(0.5), duoln.tensor(rng.standard_normal((5, 2, 64)).astype(np.float32), be)
-
-    def forward(params, x):
-        return x * layer(params, ops.ones((1, *x.shape[1:]), x.backend))
-
-    masks = nn.DropoutMasks(layer, 0, forward=forward)(0, {}, x)
-    y = forward(nn.with_masks({}, masks), x).numpy()
-    assert ((y == 0) == (y[:1] == 0)).all() and 0.2 < (y == 0).mean() < 0.8
-    np.testing.assert_array_equal(forward({}, x).numpy(), x.numpy())
+    lstm, steps = nn.LSTM(3, 3, layers=2, dropout=0.5), ops.ones((4, 2, 3), be)
+    check_error(UsageError, lambda: nn.DropoutMasks(lstm, 0, forward=lambda p, x: [lstm(p, x), lstm(p, x)])(0, duoln.init(lstm, 0, be), steps), "found 2",
+                "share a mask, LSTM(..., dropout=nn.Dropout(0.5, shared=True))", "masks of its own")
 
 
 def test_wrong_calls(be, x):
     model = network()
-    params, dropout = start(model, be), nn.DropoutMasks(model, 0)
+    params, dropout = duoln.init(model, 0, be), nn.DropoutMasks(model, 0)
     check_error(UsageError, lambda: nn.Dropout(1.0), "[Dropout] p", "[0, 1)")
     check_error(UsageError, lambda: nn.Dropout(-0.1), "[Dropout] p")
     check_error(DtypeError, lambda: nn.Dropout("half"), "[Dropout] p")
@@ -247,7 +168,7 @@ def test_wrong_calls(be, x):
 def test_masks_are_made_outside_a_compiled_step(numpy_backend):
     """Inside, they would be the same at every call."""
     model = network()
-    params, x = start(model, numpy_backend), duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
+    params, x = duoln.init(model, 0, numpy_backend), duoln.tensor(np.ones((4, 3), np.float32), numpy_backend)
     dropout = nn.DropoutMasks(model, 0)
 
     @duoln.compile

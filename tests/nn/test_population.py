@@ -137,27 +137,6 @@ def test_padding_reaches_nothing(cell, options, be, rng):
         np.testing.assert_allclose(g.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-4, err_msg=path)
 
 
-@pytest.mark.parametrize("steps", [0, 3], ids=["no time step", "nothing but padding"])
-@pytest.mark.parametrize("cell", CELLS)
-def test_sequences_without_a_real_time_step(cell, steps, be, rng):
-    layer, _, params, batches = _case(cell, be, rng, bidirectional=True)
-    evaluated = nn.with_population(layer, params, _tensors(batches, be))
-    x, none = duoln.tensor(np.full((steps, 2, N_IN), np.nan, np.float32), be), duoln.tensor(np.zeros((steps, 2), bool), be)
-    y, last = layer(evaluated, x, mask=none)
-    assert y.shape == (steps, 2, 2 * HIDDEN) and not y.numpy().any() and not last[0][0].numpy().any()
-    check_error(UsageError, lambda: nn.with_population(layer, params, [ops.zeros((steps, 2, N_IN), be)], lambda p, x: layer(p, x, mask=none)), "saw no batch")
-
-
-def test_a_compiled_evaluation_takes_masks(be, rng):
-    layer, _, params, batches = _case("lstm", be, rng, bidirectional=True)
-    evaluated = nn.with_population(layer, params, _tensors(batches, be))
-    x = duoln.tensor(rng.standard_normal((5, 3, N_IN)).astype(np.float32), be)
-    compiled = duoln.compile(lambda p, x, mask: layer(p, x, mask=mask)[0])
-    for lengths in ([5, 2, 3], [1, 5, 4]):
-        mask = duoln.tensor(np.arange(5)[:, None] < lengths, be)
-        np.testing.assert_allclose(compiled(evaluated, x, mask).numpy(), layer(evaluated, x, mask=mask)[0].numpy(), rtol=1e-5, atol=1e-6)
-
-
 def test_gradients_and_their_limit(numpy_backend, rng):
     layer, _, params, batches = _case("lstm", numpy_backend, rng, gradient_limit=1e-3)
     evaluated = nn.with_population(layer, params, _tensors(batches, numpy_backend))
@@ -171,28 +150,6 @@ def test_gradients_and_their_limit(numpy_backend, rng):
     loss = lambda p, layer: ops.sum(layer(p, x)[0])  # noqa: E731
     limited, plain = (duoln.value_and_grad(loss)(exact, each)[1]["forward0"]["w_h"].numpy() for each in (layer, free))
     assert not np.allclose(limited, plain, rtol=1e-3)
-
-
-def test_a_second_time_replaces_the_first(be, rng):
-    for model in (nn.LSTM(N_IN, HIDDEN, norm="batch"), nn.Sequential(norm=nn.BatchNorm(N_IN))):
-        params = duoln.to_tensors(model.init(0), be)
-        first, second = _tensors([rng.standard_normal((4, 6, N_IN)).astype(np.float32) for _ in range(2)], be)
-        twice = nn.with_population(model, nn.with_population(model, params, [first]), [second])
-        for a, b in zip(tree.leaves(twice), tree.leaves(nn.with_population(model, params, [second])), strict=True):
-            assert a.numpy().tobytes() == b.numpy().tobytes()
-
-
-@pytest.mark.parametrize("change", [lambda t: t, lambda t: t.astype("bfloat16") if t.ndim > 1 else t])
-def test_a_model_that_maps_its_parameters(change, be, rng):
-    """As a run in bf16 does."""
-    model = nn.Sequential(one=nn.Linear(N_IN, 5), two=nn.BatchNorm(5), three=nn.Linear(5, N_IN), four=nn.BatchNorm(N_IN))
-    params = duoln.to_tensors(model.init(0), be)
-    x = duoln.tensor(rng.standard_normal((8, N_IN)).astype(np.float32), be)
-    evaluated = nn.with_population(model, params, [x], lambda p, x: model(tree.map(change, p), x))
-    plain = nn.with_population(model, params, [x])
-    for name in ("two", "four"):
-        np.testing.assert_allclose(evaluated[name]["mean"].numpy(), plain[name]["mean"].numpy(), atol=0.05)
-    assert list(evaluated["two"]) == ["gain", "bias", "mean", "variance"]
 
 
 @pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.LSTM(3, 2, norm="batch", bidirectional=True)])
@@ -225,16 +182,6 @@ def test_errors(be, rng):
     check_error(ShapeError, lambda: layer(lost, x), "[LSTM]", "'variance_c'")
     bad_mask = duoln.tensor(np.ones((3, 6), np.float32), be)
     check_error(DtypeError, lambda: layer(evaluated, x, mask=bad_mask), "mask")
-
-
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_one_row_is_refused(unbiased, be):
-    """Its result is the bias, and its gradient 0, whatever it is."""
-    x = duoln.tensor(np.ones((1, N_IN), np.float32), be)
-    check_error(ShapeError, lambda: ops.batch_norm(x, unbiased=unbiased), "[batch_norm] expected at least 2 rows", "(1, 3)")
-    for cell in CELLS.values():
-        layer = cell(N_IN, HIDDEN, norm="batch")
-        check_error(ShapeError, lambda layer=layer: layer(duoln.to_tensors(layer.init(0), be), ops.expand_dims(x, axis=0)), "[batch_norm]")
 
 
 @pytest.mark.parametrize("make", [lambda: nn.BatchNorm(3), lambda: nn.LSTM(3, 2, norm="batch")])

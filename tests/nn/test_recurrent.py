@@ -1,9 +1,10 @@
-"""Recurrent layers: shapes, states, directions, depth, dropout, starts, and errors."""
+"""Recurrent layers: shapes, states, directions, depth, dropout, starts, and errors; with PyTorch's two biases beside PyTorch itself."""
 
 import inspect
 
 import numpy as np
 import pytest
+from pytorch_pairs import Pair
 
 import duoln
 from duoln import nn, ops, tree
@@ -16,29 +17,25 @@ LAYERS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 CELLS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
-def _start(module, be):
-    return duoln.to_tensors(module.init(Stream(0, "init")), be)
-
-
 def _x(be, rng, *shape):
     return duoln.tensor(rng.standard_normal(shape).astype(np.float32), be)
 
 
 @pytest.mark.parametrize("cell", LAYERS)
-@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (1, 2), (3, 1), (4, 3)])
+@pytest.mark.parametrize(("steps", "batch"), [(0, 2), (1, 2), (3, 1), (4, 3), (5, 0), (0, 0)])
 def test_shapes(cell, steps, batch, be, rng):
     layer = LAYERS[cell](4, 5, layers=2, bidirectional=True)
-    out, last = layer(_start(layer, be), _x(be, rng, steps, batch, 4))
+    out, last = layer(duoln.init(layer, 0, be), _x(be, rng, steps, batch, 4))
     assert out.shape == (steps, batch, 10) and len(last) == 4
     assert {s.shape for states in last for s in states} == {(batch, 5)}
     ends = LAYERS[cell](4, 5, bidirectional=True, return_sequences=False)
-    assert ends(_start(ends, be), _x(be, rng, steps, batch, 4))[0].shape == (batch, 10)
+    assert ends(duoln.init(ends, 0, be), _x(be, rng, steps, batch, 4))[0].shape == (batch, 10)
 
 
 @pytest.mark.parametrize("cell", LAYERS)
 def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
     one, layer = CELLS[cell](4, 5), LAYERS[cell](4, 5)
-    params, x = _start(layer, be), _x(be, rng, 4, 3, 4)
+    params, x = duoln.init(layer, 0, be), _x(be, rng, 4, 3, 4)
     out, last = layer(params, x)
     states = None
     for t in range(4):
@@ -50,7 +47,7 @@ def test_a_cell_step_by_step_is_the_layer(cell, be, rng):
 
 def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
     layer = nn.LSTM(4, 5, norm="layer", bidirectional=True)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     both = layer(params, x)[0].numpy()
     single = nn.LSTM(4, 5, norm="layer")
     turned = single({"forward0": params["backward0"]}, ops.flip(x, axis=0))[0].numpy()[::-1]
@@ -59,7 +56,7 @@ def test_backward_is_forward_on_the_reversed_sequence(numpy_backend, rng):
 
 def test_a_state_carries_a_sequence_on(numpy_backend, rng):
     layer = nn.GRU(4, 5, norm="layer", layers=2)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 6, 2, 4)
     whole, _ = layer(params, x)
     first, states = layer(params, x[:4])
     second, _ = layer(params, x[4:], states)
@@ -68,7 +65,7 @@ def test_a_state_carries_a_sequence_on(numpy_backend, rng):
 
 def test_learned_states_get_gradients(numpy_backend, rng):
     layer = nn.LSTM(4, 5, norm="layer", learned_state=True)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     _, grads = duoln.value_and_grad(lambda p: ops.sum(layer(p, x)[0]))(params)
     assert params["forward0"]["h0"].shape == (5,)
     for name in ("h0", "c0"):
@@ -78,7 +75,7 @@ def test_learned_states_get_gradients(numpy_backend, rng):
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_dropout_acts_between_layers_and_only_with_masks(batch_first, numpy_backend, rng):
     layer = nn.GRU(4, 5, norm="layer", layers=2, dropout=0.5, batch_first=batch_first)
-    params, x = _start(layer, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
+    params, x = duoln.init(layer, 0, numpy_backend), _x(numpy_backend, rng, 3, 2, 4)
     [(path, mask)] = nn.DropoutMasks(layer, 0)(0, params, x).items()
     assert path == "dropout1" and mask.shape == ((2, 3, 5) if batch_first else (3, 2, 5))
     plain = layer(params, x)[0].numpy()
@@ -138,7 +135,7 @@ def test_errors(numpy_backend, rng):
         assert not {"update_gate", "cell_options"} & inspect.signature(make).parameters.keys()
     check_error(UsageError, lambda: nn.GRU(4, 5, norm="layer", update_gate="forgets"), "[GRU]", "update_gate 'renews' or 'keeps'", "'forgets'")
     layer = nn.LSTM(4, 5, norm="layer", layers=2)
-    params = _start(layer, numpy_backend)
+    params = duoln.init(layer, 0, numpy_backend)
     check_error(ShapeError, lambda: layer(params, x[0]), "(time, batch, in)", "(2, 4)")
     check_error(ShapeError, lambda: layer(params, x, []), "[(h, c), (h, c)]", "2 in all, found a list of 0")
 
@@ -192,7 +189,7 @@ def test_a_recurrent_bias_is_a_variant_without_a_kernel_of_gpus(be):
 @pytest.mark.parametrize("cell", LAYERS)
 def test_first_states_are_those_without_states(cell, learned, be, rng):
     layer = LAYERS[cell](4, 5, norm="layer", layers=2, bidirectional=True, learned_state=learned)
-    params = tree.map(lambda p: p + 0.1, _start(layer, be))
+    params = tree.map(lambda p: p + 0.1, duoln.init(layer, 0, be))
     x, first = _x(be, rng, 3, 2, 4), layer.first_states(params, 2)
     assert len(first) == 4 and all(state.shape == (2, 5) and state.numpy().any() == learned for states in first for state in states)
     (a, last_a), (b, last_b) = duoln.compile(lambda p, x, s: layer(p, x, s))(params, x, first), layer(params, x)
@@ -204,3 +201,100 @@ def test_what_is_shown_are_the_settings_that_differ_from_the_defaults():
     layer = nn.LSTM(3, 4, norm="layer", layers=2, forget_bias=1.0, gradient_limit=2.0, input_init=nn.init.glorot, eps=1e-5)
     assert repr(layer) == "LSTM(n_in=3, n_hidden=4, norm='layer', layers=2, forget_bias=1.0, gradient_limit=2.0)"
     assert repr(nn.GRU(3, 4, bias="pytorch")) == "GRU(n_in=3, n_hidden=4, norm='recurrent-bias', bias='pytorch')"
+
+
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_padding_changes_no_direction(cell, norm, be, rng):
+    model, x = LAYERS[cell](3, 4, norm=norm, layers=2, bidirectional=True), rng.standard_normal((5, 2, 3)).astype(np.float32)
+    params, mask = duoln.init(model, 0, be), duoln.tensor(np.arange(5)[:, None] < [[3, 5]], be)
+    y, states = model(params, duoln.tensor(x, be), mask=mask)
+    alone, of_alone = model(params, duoln.tensor(x[:3, :1], be))
+    np.testing.assert_allclose(y.numpy()[:3, :1], alone.numpy(), atol=1e-5)
+    for padded, state in zip(tree.leaves(states), tree.leaves(of_alone), strict=True):
+        np.testing.assert_allclose(padded.numpy()[:1], state.numpy(), atol=1e-5)
+
+
+PYTORCHS = {"RNN": nn.RNN, "LSTM": nn.LSTM, "GRU": nn.GRU}
+OPTIONS = {"one layer": {}, "two layers": {"layers": 2}, "both directions": {"layers": 2, "bidirectional": True}}
+N_IN, HIDDEN = 3, 5
+
+
+@pytest.mark.parametrize("kind", PYTORCHS)
+def test_weights_and_biases_start_uniform_as_in_pytorch(kind):
+    """All within 1 / sqrt(n_hidden), a third of its square as variance, no two alike."""
+    layer, bound = PYTORCHS[kind](40, 64, layers=2, bias="pytorch"), 1 / 8
+    for path, array in tree.items(layer.init(0)):
+        count = array.size
+        assert np.abs(array).max() <= np.float32(bound) and np.abs(array).max() > 0.95 * bound, path
+        assert abs(array.mean()) < 5 * bound / np.sqrt(3 * count) and len(np.unique(array)) > 0.99 * count, path
+        assert abs(array.var() * 3 / bound ** 2 - 1) < 5 * np.sqrt(0.8 / count), path
+        assert path.rpartition(".")[2] in ("w_x", "w_h", "bias_ih", "bias_hh")
+    scaled = PYTORCHS[kind](4, 5, bias="pytorch", recurrent_init=nn.init.orthogonal, input_init=nn.init.zeros).init(0)["forward0"]
+    assert not scaled["w_x"].any() and np.allclose(scaled["w_h"][:, :5].T @ scaled["w_h"][:, :5], np.eye(5), atol=1e-6) and scaled["bias_hh"].all()
+
+
+@pytest.mark.parametrize("norm", ["none", "layer", "layer-theano", "batch"])
+@pytest.mark.parametrize("kind", PYTORCHS)
+def test_two_biases_are_one_that_is_their_sum(kind, norm, be, rng):
+    make = PYTORCHS[kind]
+    if (kind, norm) in (("RNN", "layer"), ("GRU", "layer")):
+        return check_error(UsageError, lambda: make(3, 4, norm=norm, bias="pytorch"), "'layer', which has no bias of its own", "found 'pytorch'")
+    two, one = make(3, 4, norm=norm, bias="pytorch", bidirectional=True), make(3, 4, norm="recurrent-bias" if (kind, norm) == ("GRU", "none") else norm, bidirectional=True)
+    assert two.norm == one.norm
+    params = duoln.to_tensors(two.init(0), be)
+    single = {}
+    for name, own in params.items():
+        single[name] = {key: array for key, array in own.items() if key not in ("bias_ih", "bias_hh")}
+        first, second = own["bias_ih"].numpy(), own["bias_hh"].numpy()
+        if two.norm == "recurrent-bias":
+            single[name]["bias_n"] = duoln.tensor(second[8:], be)
+            second = np.concatenate([second[:8], np.zeros(4, np.float32)])
+        single[name]["bias"] = duoln.tensor(first + second, be)
+    x, mask = duoln.tensor(rng.standard_normal((4, 3, 3)).astype(np.float32), be), duoln.tensor(np.arange(4)[:, None] < [4, 2, 3], be)
+    np.testing.assert_allclose(two(params, x, mask=mask)[0].numpy(), one(single, x, mask=mask)[0].numpy(), rtol=1e-5, atol=1e-6)
+    cell = two.cells["forward0"]
+    for a, b in zip(cell(params["forward0"], x[0]), one.cells["forward0"](single["forward0"], x[0]), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_wrong_biases(numpy_backend, rng):
+    check_error(UsageError, lambda: nn.LSTM(3, 4, bias=False), "[LSTM] bias", "'one' or 'pytorch'", "found False", "whether a cell has a bias")
+    check_error(UsageError, lambda: nn.LSTM(3, 4, bias="keras"), "[LSTM]", "bias 'one' or 'pytorch'", "'keras'")
+    check_error(UsageError, lambda: nn.LSTM(3, 4, bias="pytorch", forget_bias=1.0), "forget_bias of 1.0")
+    check_error(TypeError, lambda: nn.LSTM(3, 4, 2), "LSTM.__init__() takes 3 positional arguments", "; norm=, layers=, ", " by name")
+    layer, x = nn.LSTM(3, 4, bias="pytorch"), duoln.tensor(np.zeros((2, 2, 3), np.float32), numpy_backend)
+    check_error(ShapeError, lambda: layer(duoln.to_tensors(nn.LSTM(3, 4).init(0), numpy_backend), x), "[LSTM] expected parameters with 'bias_ih'")
+    params = duoln.to_tensors(layer.init(0), numpy_backend)
+    params["forward0"]["bias_hh"] = params["forward0"]["bias_hh"][:1]
+    check_error(ShapeError, lambda: layer(params, x), "[LSTM] bias_hh: expected shape (16,)", "found (1,)")
+    assert repr(layer) == "LSTM(n_in=3, n_hidden=4, bias='pytorch')"
+
+
+def torch_layer(kind, layers=1, bidirectional=False):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    return getattr(torch.nn, kind)(N_IN, HIDDEN, num_layers=layers, bidirectional=bidirectional)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", PYTORCHS)
+def test_50_updates_of_adam_are_those_of_pytorch(kind, options, tmp_path):
+    pair = Pair(torch_layer(kind, **OPTIONS[options]), PYTORCHS[kind](N_IN, HIDDEN, bias="pytorch", **OPTIONS[options]), tmp_path)
+    assert pair.difference() == 0, "both biases are read and written as they are"
+    np.testing.assert_allclose(*np.array(pair.train()).T, rtol=1e-9)
+    assert pair.difference() < 1e-5
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("kind", PYTORCHS)
+def test_one_bias_trains_as_pytorch_does_with_one_of_its_two_frozen(kind, tmp_path):
+    """And otherwise it does not, because Adam moves both by as much as it would move one."""
+    pair = Pair(torch_layer(kind), PYTORCHS[kind](N_IN, HIDDEN), tmp_path, frozen="bias_hh")
+    pair.train()
+    assert pair.difference() < 1e-5
+    norm = "recurrent-bias" if kind == "GRU" else "none"
+    apart = Pair(torch_layer(kind), PYTORCHS[kind](N_IN, HIDDEN, norm=norm), tmp_path)
+    apart.train()
+    assert apart.difference() > 1e-2

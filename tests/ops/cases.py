@@ -49,7 +49,6 @@ def positive(*shapes):
 SHAPES = [(), (1,), (7,), (0,), (3, 5), (2, 0, 3), (33, 129)]
 
 
-
 def _phi(x):
     """The share of a standard Gaussian's values below x."""
     return math.erfc(-x / math.sqrt(2)) / 2
@@ -287,41 +286,14 @@ case("linear no rows", ops.linear, gaussians((0, 4), (4, 3), (3,)), lambda x, w,
 
 
 # Convolution and pooling
-def conv_reference(x, w, stride, padding):
-    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    kh, kw = w.shape[:2]
-    height, width = (x.shape[1] - kh) // stride + 1, (x.shape[2] - kw) // stride + 1
-    out = np.zeros((x.shape[0], height, width, w.shape[3]))
-    for i in range(height):
-        for j in range(width):
-            out[:, i, j] = np.einsum("bhwc,hwco->bo", x[:, i * stride:i * stride + kh, j * stride:j * stride + kw], w)
-    return out
+def _pair(value):
+    return value if isinstance(value, tuple) else (value, value)
 
 
-def pool_reference(x, size, stride, reduce):
-    height, width = (x.shape[1] - size) // stride + 1, (x.shape[2] - size) // stride + 1
-    out = np.zeros((x.shape[0], height, width, x.shape[3]))
-    for i in range(height):
-        for j in range(width):
-            out[:, i, j] = reduce(x[:, i * stride:i * stride + size, j * stride:j * stride + size], axis=(1, 2))
-    return out
-
-
-for x, w, stride, padding in [((2, 6, 7, 3), (3, 3, 3, 4), 1, 1), ((1, 5, 5, 1), (1, 1, 1, 2), 1, 0),
-                              ((2, 7, 6, 2), (3, 2, 2, 3), 2, 0), ((2, 4, 4, 2), (4, 4, 2, 1), 3, 2),
-                              ((0, 4, 4, 2), (3, 3, 2, 2), 1, 0)]:
-    case(f"conv2d{x}{w}{stride}{padding}", lambda x, w, s=stride, p=padding: ops.conv2d(x, w, stride=s, padding=p),
-         gaussians(x, w), lambda x, w, s=stride, p=padding: conv_reference(x, w, s, p), 60)
-for shape, size, stride in [((2, 6, 6, 3), 2, 2), ((1, 7, 5, 2), 3, 2), ((2, 3, 3, 1), 3, 1), ((2, 4, 4, 1), 1, 1)]:
-    case(f"max_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.max_pool2d(x, size=k, stride=s),
-         gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.max), 9)
-    case(f"avg_pool2d{shape}{size}{stride}", lambda x, k=size, s=stride: ops.avg_pool2d(x, size=k, stride=s),
-         gaussians(shape), lambda x, k=size, s=stride: pool_reference(x, k, s, np.mean), 9)
-
-
-def any_conv_reference(x, w, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1):
+def conv_reference(x, w, stride=1, padding=0, dilation=1, groups=1):
     """Each output is a sum over the pixels and channels that it reads, written as the definition says."""
-    x, (kh, kw, depth, n_out) = np.pad(x, ((0, 0), *padding, (0, 0))), w.shape
+    stride, dilation, (kh, kw, depth, n_out) = _pair(stride), _pair(dilation), w.shape
+    x = np.pad(x, ((0, 0), *map(_pair, _pair(padding)), (0, 0)))
     sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[1:3], (kh, kw), stride, dilation, strict=True)]
     y = np.zeros((x.shape[0], *sizes, n_out))
     for i, j, o, a, b, c in np.ndindex(*sizes, n_out, kh, kw, depth):
@@ -330,8 +302,10 @@ def any_conv_reference(x, w, stride=(1, 1), padding=((0, 0), (0, 0)), dilation=(
     return y
 
 
-def any_pool_reference(x, size, stride, padding, reduce, border):
-    x = np.pad(x, ((0, 0), *((n, n) for n in padding), (0, 0)), constant_values=border)
+def pool_reference(x, reduce, border, size, stride=None, padding=0):
+    """Over each window of the padded image; the border belongs to no pixel."""
+    size, stride = _pair(size), _pair(size if stride is None else stride)
+    x = np.pad(x, ((0, 0), *map(_pair, _pair(padding)), (0, 0)), constant_values=border)
     sizes = [(n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, stride, strict=True)]
     y = np.zeros((x.shape[0], *sizes, x.shape[3]))
     for i, j in np.ndindex(*sizes):
@@ -339,44 +313,44 @@ def any_pool_reference(x, size, stride, padding, reduce, border):
     return y
 
 
-for x, w, given, plain in [
-        ((2, 6, 7, 3), (3, 3, 3, 4), {"stride": (2, 1)}, {"stride": (2, 1)}),
-        ((1, 6, 7, 2), (3, 2, 2, 2), {"padding": (2, 1)}, {"padding": ((2, 2), (1, 1))}),
-        ((1, 8, 9, 2), (3, 2, 2, 3), {"dilation": (2, 3), "padding": 1}, {"dilation": (2, 3), "padding": ((1, 1), (1, 1))}),
-        ((2, 5, 6, 4), (3, 3, 2, 6), {"groups": 2, "padding": 1, "stride": 2}, {"groups": 2, "padding": ((1, 1), (1, 1)), "stride": (2, 2)}),
-        ((2, 9, 8, 4), (3, 3, 2, 8), {"groups": 2, "stride": 3, "dilation": 2, "padding": 2},
-         {"groups": 2, "stride": (3, 3), "dilation": (2, 2), "padding": ((2, 2), (2, 2))}),
-        ((2, 4, 4, 3), (2, 2, 1, 6), {"groups": 3, "dilation": 2}, {"groups": 3, "dilation": (2, 2)}), ((1, 3, 3, 4), (1, 1, 1, 4), {"groups": 4}, {"groups": 4}),
-        ((1, 5, 6, 2), (3, 3, 2, 2), {"padding": "same"}, {"padding": ((1, 1), (1, 1))}), ((0, 4, 4, 2), (3, 3, 1, 2), {"groups": 2}, {"groups": 2}),
-        ((1, 5, 6, 2), (2, 4, 2, 2), {"padding": "same"}, {"padding": ((0, 1), (1, 2))}),
-        ((1, 5, 6, 2), (3, 2, 2, 2), {"padding": "same", "stride": (2, 3)}, {"padding": ((1, 1), (0, 0)), "stride": (2, 3)}),
-        ((1, 5, 7, 1), (3, 3, 1, 2), {"padding": "same", "dilation": 2}, {"padding": ((2, 2), (2, 2)), "dilation": (2, 2)})]:
-    case(f"conv2d{x}{w}{given}", partial(ops.conv2d, **given), gaussians(x, w), partial(any_conv_reference, **plain), 60)
-for x, w, given, plain in [
-        ((2, 9, 3), (3, 3, 4), {}, {}), ((2, 9, 3), (4, 3, 2), {"stride": 2, "padding": 2}, {"stride": (1, 2), "padding": ((0, 0), (2, 2))}),
-        ((1, 9, 4), (3, 2, 6), {"dilation": 3, "groups": 2}, {"dilation": (1, 3), "groups": 2}), ((0, 9, 1), (1, 1, 1), {}, {}),
-        ((1, 8, 2), (4, 2, 1), {"padding": "same", "stride": 3}, {"padding": ((0, 0), (1, 1)), "stride": (1, 3)}), ((1, 1, 1), (1, 1, 1), {}, {})]:
-    case(f"conv1d{x}{w}{given}", partial(ops.conv1d, **given), gaussians(x, w),
-         lambda x, w, p=plain: any_conv_reference(x[:, None], w[None], **p)[:, 0], 30)
-for x, given, plain in [
-        ((2, 6, 7, 3), {"size": (2, 3)}, ((2, 3), (2, 3), (0, 0))), ((1, 7, 5, 2), {"size": 3, "stride": (2, 1), "padding": 1}, ((3, 3), (2, 1), (1, 1))),
-        ((2, 5, 5, 1), {"size": (2, 4), "stride": 2, "padding": (1, 2)}, ((2, 4), (2, 2), (1, 2)))]:
-    for name, reduce, border in (("max_pool2d", np.max, -np.inf), ("avg_pool2d", np.mean, 0.0)):
-        case(f"{name}{x}{given}", partial(getattr(ops, name), **given), gaussians(x),
-             lambda x, p=plain, r=reduce, b=border: any_pool_reference(x, *p, r, b), 12)
-for x, given, (size, stride, padding) in [((2, 9, 3), {"size": 3}, (3, 3, 0)), ((1, 8, 2), {"size": 3, "stride": 2, "padding": 1}, (3, 2, 1)), ((1, 1, 1), {"size": 1}, (1, 1, 0))]:
-    for name, reduce, border in (("max_pool1d", np.max, -np.inf), ("avg_pool1d", np.mean, 0.0)):
-        case(f"{name}{x}{given}", partial(getattr(ops, name), **given), gaussians(x), lambda x, k=size, s=stride, p=padding, r=reduce, b=border: any_pool_reference(
-            x[:, None], (1, k), (1, s), (0, p), r, b)[:, 0], 3)
+def _on_a_row(given):
+    """The settings of one axis as those of the second of two."""
+    return {name: value if name == "groups" else (0 if name == "padding" else 1, value) for name, value in given.items()}
+
+
+for x, w, given, *same in [
+        ((2, 6, 7, 3), (3, 3, 3, 4), {"padding": 1}), ((1, 5, 5, 1), (1, 1, 1, 2), {}), ((2, 7, 6, 2), (3, 2, 2, 3), {"stride": 2}),
+        ((2, 4, 4, 2), (4, 4, 2, 1), {"stride": 3, "padding": 2}), ((0, 4, 4, 2), (3, 3, 2, 2), {}),
+        ((2, 6, 7, 3), (3, 3, 3, 4), {"stride": (2, 1)}), ((1, 6, 7, 2), (3, 2, 2, 2), {"padding": (2, 1)}),
+        ((1, 8, 9, 2), (3, 2, 2, 3), {"dilation": (2, 3), "padding": 1}), ((2, 5, 6, 4), (3, 3, 2, 6), {"groups": 2, "padding": 1, "stride": 2}),
+        ((2, 9, 8, 4), (3, 3, 2, 8), {"groups": 2, "stride": 3, "dilation": 2, "padding": 2}), ((2, 4, 4, 3), (2, 2, 1, 6), {"groups": 3, "dilation": 2}),
+        ((1, 3, 3, 4), (1, 1, 1, 4), {"groups": 4}), ((0, 4, 4, 2), (3, 3, 1, 2), {"groups": 2}), ((1, 5, 6, 2), (3, 3, 2, 2), {"padding": "same"}, 1),
+        ((1, 5, 6, 2), (2, 4, 2, 2), {"padding": "same"}, ((0, 1), (1, 2))), ((1, 5, 6, 2), (3, 2, 2, 2), {"padding": "same", "stride": (2, 3)}, (1, 0)),
+        ((1, 5, 7, 1), (3, 3, 1, 2), {"padding": "same", "dilation": 2}, 2)]:
+    case(f"conv2d{x}{w}{given}", partial(ops.conv2d, **given), gaussians(x, w), partial(conv_reference, **given | ({"padding": same[0]} if same else {})), 60)
+for x, w, given, *same in [
+        ((2, 9, 3), (3, 3, 4), {}), ((2, 9, 3), (4, 3, 2), {"stride": 2, "padding": 2}), ((1, 9, 4), (3, 2, 6), {"dilation": 3, "groups": 2}),
+        ((0, 9, 1), (1, 1, 1), {}), ((1, 8, 2), (4, 2, 1), {"padding": "same", "stride": 3}, (1, 1)), ((1, 1, 1), (1, 1, 1), {})]:
+    case(f"conv1d{x}{w}{given}", partial(ops.conv1d, **given), gaussians(x, w), lambda x, w, g=_on_a_row(given | ({"padding": same[0]} if same else {})):
+         conv_reference(x[:, None], w[None], **g)[:, 0], 30)
+for name, reduce, border in (("max_pool", np.max, -np.inf), ("avg_pool", np.mean, 0.0)):
+    for x, given in [((2, 6, 6, 3), {"size": 2, "stride": 2}), ((1, 7, 5, 2), {"size": 3, "stride": 2}), ((2, 3, 3, 1), {"size": 3, "stride": 1}),
+                     ((2, 4, 4, 1), {"size": 1, "stride": 1}), ((2, 6, 7, 3), {"size": (2, 3)}), ((1, 7, 5, 2), {"size": 3, "stride": (2, 1), "padding": 1}),
+                     ((2, 5, 5, 1), {"size": (2, 4), "stride": 2, "padding": (1, 2)})]:
+        case(f"{name}2d{x}{given}", partial(getattr(ops, f"{name}2d"), **given), gaussians(x), partial(pool_reference, reduce=reduce, border=border, **given), 12)
+    for x, given in [((2, 9, 3), {"size": 3}), ((1, 8, 2), {"size": 3, "stride": 2, "padding": 1}), ((1, 1, 1), {"size": 1})]:
+        case(f"{name}1d{x}{given}", partial(getattr(ops, f"{name}1d"), **given), gaussians(x), lambda x, r=reduce, b=border, g=_on_a_row(given): pool_reference(
+            x[:, None], r, b, **g)[:, 0], 3)
 
 
 # Normalisation
-def layer_norm_reference(x, gain=None, bias=None, eps=1e-5):
-    centred = x - x.mean(-1, keepdims=True)
-    variance = (centred ** 2).mean(-1, keepdims=True)
-    y = centred / np.sqrt(variance + eps)
-    y = y if gain is None else y * gain
-    return y if bias is None else y + bias
+def layer_norm_reference(x, gain=None, bias=None, eps=1e-5, axis=(-1,)):
+    """Over one axis or several: gain and bias have the sizes of these axes."""
+    centred = x - x.mean(axis, keepdims=True)
+    y = centred / np.sqrt((centred ** 2).mean(axis, keepdims=True) + eps)
+    along = [n if i in {a % x.ndim for a in axis} else 1 for i, n in enumerate(x.shape)]
+    y = y if gain is None else y * gain.reshape(along)
+    return y if bias is None else y + bias.reshape(along)
 
 
 def batch_norm_reference(x, gain=None, bias=None, eps=1e-5, unbiased=False):
@@ -410,15 +384,6 @@ for shape in [(4, 5), (1, 1), (3, 3, 2, 4)]:
          lambda v, g: g * v / np.sqrt((v ** 2).sum(tuple(range(v.ndim - 1)))), 20)
 
 
-def layer_norm_over_reference(x, gain=None, bias=None, axis=(-1,), eps=1e-5):
-    """Layer norm over several axes: gain and bias have the sizes of these axes."""
-    centred = x - x.mean(axis, keepdims=True)
-    y = centred / np.sqrt((centred ** 2).mean(axis, keepdims=True) + eps)
-    along = [n if i in {a % x.ndim for a in axis} else 1 for i, n in enumerate(x.shape)]
-    y = y if gain is None else y * gain.reshape(along)
-    return y if bias is None else y + bias.reshape(along)
-
-
 def rms_norm_reference(x, gain=None, axis=(-1,), eps=1e-5):
     y = x / np.sqrt((x ** 2).mean(axis, keepdims=True) + eps)
     return y if gain is None else y * gain.reshape([n if i in {a % x.ndim for a in axis} else 1 for i, n in enumerate(x.shape)])
@@ -440,10 +405,10 @@ for shape, axis in [((2, 3, 4, 2), (1, 2, 3)), ((3, 5, 2), (-2, -1)), ((3, 5, 2)
     along = tuple(shape[a] for a in sorted(a % len(shape) for a in axis))
     width, eps = int(np.prod(along)), 1e-5 if np.prod(along) > 1 else 0.5  # one value alone loses its digits beside a small eps
     case(f"layer_norm{shape} over {axis}", partial(ops.layer_norm, axis=axis), gaussians(shape, along, along),
-         lambda x, g, b, a=tuple(axis): layer_norm_over_reference(x, g, b, a), 4 * width)
+         lambda x, g, b, a=tuple(axis): layer_norm_reference(x, g, b, axis=a), 4 * width)
     case(f"rms_norm{shape} over {axis}", partial(ops.rms_norm, axis=axis, eps=eps), gaussians(shape, along),
          partial(rms_norm_reference, axis=tuple(axis), eps=eps), 4 * width)
-case("layer_norm over an axis, alone", partial(ops.layer_norm, axis=0), gaussians((4, 6)), lambda x: layer_norm_over_reference(x, axis=(0,)), 24)
+case("layer_norm over an axis, alone", partial(ops.layer_norm, axis=0), gaussians((4, 6)), lambda x: layer_norm_reference(x, axis=(0,)), 24)
 case("layer_norm over axes, all of it", lambda x, b: ops.layer_norm(x, None, b, axis=(0, 1), eps=0.1, activation="tanh"), gaussians((4, 6, 3), (4, 6)),
      lambda x, b: np.tanh((x - x.mean((0, 1))) / np.sqrt(x.var((0, 1)) + 0.1) + b[..., None]), 72)
 for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
@@ -453,13 +418,13 @@ case("rms_norm alone", partial(ops.rms_norm, eps=0.5), gaussians((4, 6)), partia
 for shape in [(3, 5), (5,), (1, 1), (2, 3, 7), (0, 4), (128, 1000), (33, 129)]:
     eps = 1e-5 if shape[-1] > 1 else 0.5
     case(f"add_layer_norm{shape}", partial(ops.add_layer_norm, eps=eps), gaussians(shape, shape, shape[-1:], shape[-1:]),
-         lambda x, r, g, b, eps=eps: (layer_norm_over_reference(x + r, g, b, eps=eps), x + r), 4 * shape[-1])
+         lambda x, r, g, b, eps=eps: (layer_norm_reference(x + r, g, b, eps=eps), x + r), 4 * shape[-1])
     case(f"add_rms_norm{shape}", partial(ops.add_rms_norm, eps=eps), gaussians(shape, shape, shape[-1:]),
          lambda x, r, g, eps=eps: (rms_norm_reference(x + r, g, eps=eps), x + r), 4 * shape[-1])
 case("add_layer_norm alone", partial(ops.add_layer_norm, eps=0.5), gaussians((4, 6), (4, 6)),
-     lambda x, r: (layer_norm_over_reference(x + r, eps=0.5), x + r), 24)
+     lambda x, r: (layer_norm_reference(x + r, eps=0.5), x + r), 24)
 case("add_layer_norm bias", lambda x, r, b: ops.add_layer_norm(x, r, None, b), gaussians((4, 6), (4, 6), (6,)),
-     lambda x, r, b: (layer_norm_over_reference(x + r, None, b), x + r), 24)
+     lambda x, r, b: (layer_norm_reference(x + r, None, b), x + r), 24)
 case("add_rms_norm alone", partial(ops.add_rms_norm, eps=0.5), gaussians((4, 6), (4, 6)), lambda x, r: (rms_norm_reference(x + r, eps=0.5), x + r), 24)
 for shape, groups in [((2, 3, 4, 6), 3), ((3, 5, 4), 4), ((3, 6), 2), ((2, 7, 5), 1), ((1, 1, 1), 1), ((2, 1, 8), 2), ((2, 3, 2, 2, 4), 2), ((0, 3, 4), 2), ((3, 33, 6), 2)]:
     case(f"group_norm{shape} in {groups}", partial(ops.group_norm, groups=groups), gaussians(shape, shape[-1:], shape[-1:]),
@@ -548,7 +513,6 @@ for rows, steps, width, n_values, first in [(1, 1, 1, 1, 1), (3, 7, 4, 5, 2), (2
          lambda rng, r=rows, t=steps, a=width, m=n_values, n=first: [
              *(rng.standard_normal(s) for s in ((r, a), (r, t, a), (r, t, m), (a,))),
              np.arange(t) < (n + np.arange(r) * 2)[:, None]], additive_attention_reference, 65)
-
 
 
 def dot_product_attention_reference(query, key, value, mask=None, causal=False, scale=None):

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 import duoln
-from duoln import nn, ops, runtime, tensor, to_tensors, value_and_grad
+from duoln import ops, runtime, tensor, value_and_grad
 from duoln.core import composed_only
 from duoln.errors import ShapeError
-from duoln.randomness import Stream
 from duoln.testing import check_error
-from duoln.training.norm_stats import _Moments
 
 MEANS = (0.0, 1e2, 1e3, 1e4)
 WIDTHS = (1, 7, 32, 33, 512, 1000, 4096, 8193)
@@ -56,14 +54,6 @@ def _in_columns(x):
 
 def _of_columns(y, width):
     return y.transpose(1, 0, 2).reshape(64, width)
-
-
-def _by_population(x):
-    """Normalised by the mean and variance of the columns, which the layer has from the same array."""
-    layer = nn.BatchNorm(x.shape[1])
-    params = nn.with_population(layer, to_tensors(layer.init(Stream(0, "start")), x.backend), [x])
-    unbiased = params["variance"]  # one row has none, and the gate is for the variance of the formula
-    return layer({**params, "variance": unbiased * ((x.shape[0] - 1) / x.shape[0])}, x)
 
 
 def _by_variance(norm):
@@ -125,43 +115,6 @@ def test_constant_rows(kind, width, be):
     _check(kind, be, x, 1e-6)
 
 
-@pytest.mark.parametrize("value", [4e4, 123456.7, -1e6])
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].centres])
-def test_equal_values_are_0_whatever_their_size_is(kind, value, be):
-    norm, place, *_ = KINDS[kind]
-    x = tensor(place(np.full((64, 1000), value, np.float32)), be)
-    for run in (nullcontext, composed_only):
-        with run():
-            assert np.abs(norm(x).numpy()).max() <= 1e-4
-
-
-@pytest.mark.parametrize("mean", [*MEANS, 1e5])
-@pytest.mark.parametrize("rows", [2, 33, 1000, 8193])
-def test_variances_of_columns(rows, mean, be, rng):
-    """That of an operator, of a batch norm and of a population, and those of a run, which see two batches."""
-    x = (rng.standard_normal((rows, 5)) + mean).astype(np.float32)
-    exact = x.astype(np.float64).var(axis=0)
-    placed, layer = tensor(x, be), nn.BatchNorm(5)
-    population = nn.with_population(layer, to_tensors(layer.init(Stream(0, "start")), be), [placed])["variance"].numpy()
-    for run in (nullcontext, composed_only):
-        with run():
-            variances = (ops.var(placed, axis=0).numpy(), ops.std(placed, axis=0).numpy() ** 2, ops.batch_norm(placed)[2].numpy(),
-                         population * ((rows - 1) / rows))
-        for variance in variances:
-            # The stand-in for CuPy adds one row after another, which a device does not.
-            np.testing.assert_allclose(variance, exact, rtol=1e-5 if be.name == "cupy" else 4e-6)
-    of_run = _Moments(0, 0.0, 0.0).with_values(x[:rows // 3]).with_values(x[rows // 3:])
-    assert of_run.variance == pytest.approx(x.astype(np.float64).var(), rel=1e-12)
-
-
-@pytest.mark.parametrize("mean", MEANS)
-def test_a_batch_norm_by_a_population(mean, be, rng):
-    """Where no batch is: the mean is taken off before anything else, so that a large one costs no digits but its own."""
-    x = (rng.standard_normal((1000, 7)) + mean).astype(np.float32)
-    exact = _formula(x.T.astype(np.float64), True).T
-    assert np.abs(_by_population(tensor(x, be)).numpy() - exact).max() <= 4e-6 + 2 * np.spacing(np.float32(mean))
-
-
 @pytest.mark.parametrize("eps", [1e-5, 1e-15, 0.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_whose_squares_float32_does_not_hold(kind, eps, be, rng):
@@ -215,23 +168,6 @@ def test_gradients_of_constant_rows_and_of_large_means(kind, be, rng):
         np.testing.assert_allclose(gradient(x)[::4], weights[::4] / np.sqrt(EPS), rtol=1e-5)
     for mean in MEANS:
         assert np.isfinite(gradient((rng.standard_normal((64, 33)) + mean).astype(np.float32))).all()
-
-
-@pytest.mark.parametrize("axis", [(1, 2), 0, (0, 2)])
-def test_the_rule_of_rows_runs_over_several_axes_too(axis, be, rng):
-    """With the same numbers: the rows are brought together, normalised, and brought back."""
-    x, gain = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4, 5), (60,)))
-    axes = (axis,) if isinstance(axis, int) else axis
-    kept = [i for i in range(3) if i not in axes]
-    order = (*kept, *axes)
-    along = tuple(x.shape[i] for i in axes)
-    width = int(np.prod(along))
-    rows = tensor(np.ascontiguousarray(x.transpose(order)).reshape(*(x.shape[i] for i in kept), width), be)
-    flat, shaped = tensor(gain[:width], be), tensor(gain[:width].reshape(along), be)
-    for norm in (ops.layer_norm, ops.rms_norm):
-        assert norm.explain(tensor(x, be), shaped, axis=axis) == norm.explain(rows, flat)
-        expected = norm(rows, flat).numpy().reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
-        np.testing.assert_array_equal(norm(tensor(x, be), shaped, axis=axis).numpy(), expected)
 
 
 def test_wrong_axes_and_shapes_are_named(be):
@@ -312,20 +248,6 @@ def test_gradients_of_either_output_are_those_of_two_operators(name, used, numpy
     np.testing.assert_array_equal(gradients[0].numpy(), gradients[1].numpy())
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_gradient_of_one_argument_alone(name, which, be, rng):
-    params = _sums(name, be, rng, "float32")
-    weights = [duoln.tensor(rng.standard_normal((3, 5)).astype(np.float32), be) for _ in range(2)]
-
-    def loss(p, *constants):
-        return _loss_of(getattr(ops, name)(*constants[:which], p, *constants[which:]), weights, (0, 1))
-
-    alone = value_and_grad(loss)(params[which], *params[:which], *params[which + 1:])[1]
-    whole = value_and_grad(lambda p: _loss_of(getattr(ops, name)(*p), weights, (0, 1)))(params)[1][which]
-    np.testing.assert_allclose(alone.numpy(), whole.numpy(), rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gradient_that_both_summands_share_is_not_overwritten(name, be, rng):
     """One summand is used once more, and one tensor is both summands: a sum in place would change the second one."""
@@ -355,13 +277,3 @@ def test_a_stream_of_float32_stays_float32_beside_16_bits(name, numpy_backend, r
     np.testing.assert_allclose(y.numpy(), PLAIN[name](exact).numpy(), rtol=1e-5, atol=1e-6)
     gradients = value_and_grad(lambda p: ops.sum(getattr(ops, name)(*p)[1].astype("float32")))([narrow, wide])[1]
     assert [g.dtype for g in gradients] == ["bfloat16", "float32"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_wrong_shapes_are_named(name, be):
-    x, gain = duoln.tensor(np.ones((3, 4), np.float32), be), duoln.tensor(np.ones(5, np.float32), be)
-    call = getattr(ops, name)
-    check_error(ShapeError, lambda: call(x, x[:1]), f"[{name}] residual: expected the shape of x, (3, 4), found (1, 4)")
-    check_error(ShapeError, lambda: call(x, x, gain), f"[{name}] last axis is 4, gain has 5")
-    check_error(ShapeError, lambda: call(x[0, 0], x[0, 0]), f"[{name}] expected at least one axis, found shape ()")
-    check_error(ShapeError, lambda: call(x[:, :0], x[:, :0]), f"[{name}] expected at least one value along width")

@@ -1,6 +1,5 @@
 """Whole numbers do not wrap round, numbers that a dtype does not hold are refused by NumPy, and the nearest is there on a device."""
 
-import array
 import math
 
 import numpy as np
@@ -118,20 +117,3 @@ def test_what_a_dtype_does_not_hold(dtype, number, be):
     if dtype in ("float32", "float16", "bfloat16"):
         with pytest.raises(DtypeError, match=r"^\[linspace\] stop: expected numbers up to .*, found"):
             ops.linspace(0.0, number, 3, backend=be, dtype=dtype)
-
-
-class Wide:
-    def __array__(self, dtype=None, copy=None):
-        return np.array([0.1, 0.2])
-
-
-def test_arrays_of_float64_of_every_library_keep_their_dtype(be):
-    values = np.array([0.1, 0.2])
-    for x in (values, memoryview(values), array.array("d", values), Wide()):
-        y = duoln.tensor(x, be)
-        assert y.dtype == "float64"
-        np.testing.assert_array_equal(y.numpy(), values)
-        assert duoln.tensor(x, be, dtype="float32").dtype == "float32"
-    for x in ([0.1, 0.2], (0.1, [0.2][0]), 0.1, [1, 0.5], array.array("f", values), [np.float32(0.1)]):
-        assert duoln.tensor(x, be).dtype == "float32"
-    assert duoln.tensor(np.float64(0.1), be).dtype == "float64"

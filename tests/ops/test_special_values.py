@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from ops.test_array_api import EXPRESSIONS
 
 import duoln
 from duoln import ops
-from duoln.errors import ShapeError
-from duoln.plugins.handwriting.ops import mixture_density, soft_window
+from duoln.errors import DtypeError, ShapeError
+from duoln.plugins.handwriting.ops import soft_window
 
 # As the array API standard says, beside NumPy in float64 -----------------------------------------------
 
@@ -78,48 +77,12 @@ def test_quotients_that_round_up(dtype, be):
     assert (7 // y).tolist() == ops.floor_divide(7, y).tolist() and (np.float32(7) % y).tolist() == divmod(7, y)[1].tolist()
 
 
-EACH_PLACE = np.float32([[[v, 1], [2, -3]] for v in V] + [[[1, v], [-2, 3]] for v in V] + [[[v, 0], [v, v]] for v in V])
-"""Matrices with a special value on the diagonal, beside it, and at both."""
-OF_MATRICES = {"linalg.diagonal": lambda s: np.diagonal(s, axis1=-2, axis2=-1), "linalg.trace": lambda s: np.trace(s, axis1=-2, axis2=-1),
-               "linalg.matrix_norm": lambda s: np.linalg.norm(s, axis=(-2, -1))}
-
-
-@pytest.mark.parametrize("name", [name for name in EXPRESSIONS if name not in ("asarray", "empty", "empty_like")])  # they compute nothing
-def test_expressions_of_the_page(name, be):
-    """Beside NumPy's functions in float64."""
-    bools = np.array([True, True, False, False]), np.array([True, False, True, False])
-    host = {"x": V, "a": bools[0], "b": bools[1], "s": EACH_PLACE}
-    result = eval(EXPRESSIONS[name], {"ops": ops, "math": math, **{key: duoln.tensor(value, be) for key, value in host.items()}}).numpy()
-    if name in OF_MATRICES:
-        return check_same(result, OF_MATRICES[name](EACH_PLACE.astype(np.float64)), EACH_PLACE)
-    if name == "bitwise_invert":
-        return check_same(result, ~bools[0])
-    given = bools if name.startswith("bitwise") or name == "logical_xor" else (V.astype(np.float64),)
-    return check_same(result, np.asarray(getattr(np, name)(*given)))
-
-
 def test_maximum_and_minimum_of_nan(be):
     seen = np.isnan(X) | np.isnan(Y)
     x, y = duoln.tensor(X, be), duoln.tensor(Y, be)
     for function, of_host in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
         np.testing.assert_array_equal(function(x, y).numpy(), of_host(X, Y))
         assert np.isnan(function(x, y).numpy()[seen]).all()
-
-
-def test_python_scalars_beside_bools(be):
-    host = np.array([[True, False], [False, True]])
-    x = duoln.tensor(host, be)
-    for number in (True, False, np.True_, np.False_):
-        for result, expected in ((ops.logical_and(x, number), host & number), (ops.logical_and(number, x), host & number),
-                                 (ops.logical_or(x, number), host | number), (ops.logical_or(number, x), host | number),
-                                 (x & number, host & number), (number & x, host & number), (x | number, host | number), (number | x, host | number)):
-            assert result.dtype == "bool"
-            np.testing.assert_array_equal(result.numpy(), expected)
-    for wrong in (1, 0.0, None):
-        with pytest.raises(duoln.errors.DtypeError, match=r"\[logical_and\] y: expected a bool tensor"):
-            ops.logical_and(x, wrong)
-    with pytest.raises(duoln.errors.DtypeError, match=r"\[logical_or\] x: expected a bool tensor, found float32"):
-        ops.logical_or(duoln.tensor([1.0], be), True)
 
 
 # NaN stays NaN, and what is known stays known ----------------------------------------------------------
@@ -216,20 +179,6 @@ def test_nan_stays_nan(function, be):
         assert np.isnan(y).sum() == (np.isnan(x).sum() if y.shape == (4,) and function not in (ops.softmax, ops.log_softmax) else y.size)
 
 
-def test_a_far_component_has_no_gradient(be):
-    output = np.zeros((5, 13), np.float32)
-    output[:, 4] = [1e4, 1e30, 3, 3, 3]  # the first mean of the second component
-    output[:, 8] = [0, 0, -60, -100, 0]  # its log deviations
-    output[:, 10] = [0, 0, -60, -100, 0]
-    output[:, 12] = [0, 0, 0, 0, 60]  # its correlation
-    points = np.float32([[0.5, 0.5, 1]] * 5)
-    assert np.isfinite(value(mixture_density, be, output, points)).all()
-    d_output, d_points = gradients(mixture_density, be, output, points)
-    assert np.isfinite(d_output).all() and np.isfinite(d_points).all()
-    for column in (4, 8, 10):
-        assert not d_output[:4, column].any()
-
-
 @pytest.mark.parametrize("number", [-1000, 100, 1000])
 def test_a_window_of_extreme_values(number, be):
     for place in range(3):
@@ -270,3 +219,76 @@ def test_the_gradient_of_a_new_axis(be):
         expected = np.zeros(np.shape(x))
         expected[key] = 3
         np.testing.assert_array_equal(dx, expected)
+
+
+# Floats that become int32, ties, and NaN beside rows that have none -----------------------------------------
+
+_NEAREST = {NAN: 0, INF: 2**31 - 1, -INF: -2**31, 3e9: 2**31 - 1, -3e9: -2**31}
+
+
+@pytest.mark.parametrize("dtype, x", [(dtype, x) for dtype in ("float32", "bfloat16", "float16") for x in _NEAREST
+                                      if dtype != "float16" or not math.isfinite(x)])
+def test_a_float_that_int32_does_not_hold(be, dtype, x):
+    of_float = duoln.tensor([1.0, x, -2.7], be, dtype=dtype)
+    if be.name == "numpy":
+        with pytest.raises(DtypeError, match=r"\[astype\] expected values that int32 holds, .* found "):
+            of_float.astype("int32")
+    else:
+        assert of_float.astype("int32").numpy().tolist() == [1, _NEAREST[x], -2]
+    ends = tensor([2147483520.0, -2147483648.0, 0.9, -0.9], be)
+    assert ends.astype("int32").numpy().tolist() == [2147483520, -2147483648, 0, 0]
+
+
+def _chosen(fn):
+    """Chosen before a slope that is infinite, and after it."""
+    return lambda x: ops.where(x > 0.0, fn(ops.where(x > 0.0, x, 1.0)), 0.0)
+
+
+_WITH_NAN = [NAN, 1, NAN, 1, 2], [1, NAN, NAN, 1, 1]
+_OF_ROWS = [[NAN, 1], [2, 2]]
+SLOPES = {
+    "powers of 0": (lambda x, y: x ** y, ([0, 0, 0, 0, 2], [-1, -0.5, 0, 3, 2]), ([-INF, -INF, 0, 0, 4], [0, 0, 0, 0, 4 * math.log(2)])),
+    "powers of what is no number": (lambda x, y: x ** y, ([-2, NAN], [2, 2]), (None, [0, NAN])),
+    "a maximum beside NaN": (ops.maximum, _WITH_NAN, ([1, 1, 1, 0.5, 1], [1, 1, 1, 0.5, 0])),
+    "a minimum beside NaN": (ops.minimum, _WITH_NAN, ([1, 1, 1, 0.5, 0], [1, 1, 1, 0.5, 1])),
+    "the largest of a row": (lambda x: ops.max(x, axis=1), (_OF_ROWS,), ([[0.5, 0.5], [0.5, 0.5]],)),
+    "the least of a row": (lambda x: ops.min(x, axis=1), (_OF_ROWS,), ([[0.5, 0.5], [0.5, 0.5]],)),
+    "a deviation of equal values": (lambda x: ops.std(x, axis=-1), ([[3, 3, 3]],), ([[0, 0, 0]],)),
+    **{f"a product of {x}": (ops.prod, (x,), (slopes,)) for x,
+       slopes in (([0, 2, 3], [6, 0, 0]), ([2, 3, 0], [0, 0, 6]), ([2, 0, 0, 3], [0] * 4))},
+    **{f"{name} of what is chosen": (_chosen(fn), ([0, 4, -1],), ([0, slope, 0],))
+       for name, fn, slope in (("log", ops.log, 0.25), ("sqrt", ops.sqrt, 0.25), ("rsqrt", lambda x: x ** -0.5, -1 / 16))},
+    "huber": (lambda x: ops.huber(x, ops.zeros_like(x)), ([-INF, -1e30, -1, -0.5, 0, 0.5, 1, 1e30, INF],),
+              ([-1, -1, -1, -0.5, 0, 0.5, 1, 1, 1],)),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_gradients_at_ties_zeros_and_nan(be, name):
+    fn, inputs, slopes = SLOPES[name]
+    for actual, expected in zip(gradients(fn, be, *inputs), slopes, strict=True):
+        if expected is not None:
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("place", [0, 7, slice(None)])
+def test_a_row_with_nan_reaches_no_second_row(be, place):
+    x = np.random.default_rng(0).standard_normal((3, 33)).astype(np.float32)
+    labels, eye = tensor([0, 1, 32], be, np.int32), ops.eye(33, backend=be)
+    for fn in (ops.softmax, ops.log_softmax, ops.logsumexp, ops.layer_norm, ops.rms_norm,
+               lambda x: ops.max(x, axis=-1), lambda x: ops.std(x, axis=-1), lambda x: ops.prod(x, axis=-1),
+               *(lambda x, share=share: ops.softmax_cross_entropy(x, labels, label_smoothing=share) for share in (0.0, 0.1)),
+               lambda x: ops.linear_cross_entropy(x, eye, ops.zeros(33, be), labels),
+               *(lambda x, activation=activation: ops.activated_linear(x, eye, activation=activation)
+                 for activation in ("relu", "tanh"))):
+        broken = x.copy()
+        broken[1, place] = NAN
+        y, [dx] = value(fn, be, broken), gradients(fn, be, broken)
+        assert np.isnan(y[1]).all()
+        np.testing.assert_array_equal(y[[0, 2]], value(fn, be, x)[[0, 2]])
+        np.testing.assert_array_equal(dx[[0, 2]], gradients(fn, be, x)[0][[0, 2]])
+
+
+def test_places_of_nan_and_of_equal_values(be):
+    x = tensor([[1, NAN, 3], [NAN, NAN, 5], [2, 1, 2]], be)
+    assert ops.argmax(x, axis=1).numpy().tolist() == [1, 0, 0] and ops.argmin(x, axis=1).numpy().tolist() == [1, 0, 1]

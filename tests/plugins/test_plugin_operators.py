@@ -4,7 +4,6 @@ import importlib
 
 import numpy as np
 import pytest
-from composed_layouts import check_layouts
 from conftest import get_backend
 from layout_table import Tally
 from misuse.calls import drawn
@@ -84,8 +83,3 @@ def test_no_layout_changes_a_fused_rule(op, numpy_backend):
             tally.run([rule_case], numpy_backend, module)
     assert tally.cases[op] >= LEAST[op]
     assert tally.fused[op] >= 0.98 * tally.cases[op]
-
-
-@pytest.mark.long
-def test_no_layout_changes_a_composed_rule():
-    assert check_layouts(CASES) >= 200

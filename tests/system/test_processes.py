@@ -34,28 +34,11 @@ def _marks(tmp_path):
     return (tmp_path / "mark").read_text() if (tmp_path / "mark").exists() else ""
 
 
-def test_the_trap_works(trapped, tmp_path):
-    subprocess.run([sys.executable, "-m", "duoln", "--version"], capture_output=True, check=False)
-    assert _marks(tmp_path) in ("duoln", "numpy")  # an editable duoln is found before the one of the folder
-
-
 @pytest.mark.long
 def test_a_child_does_not_execute_files_of_the_working_folder(trapped, tmp_path):
     done = subprocess.run(processes.command("duoln.bench.timed_process", "{}"), env=processes.environment(), check=False,
                           capture_output=True, text=True)
     assert _marks(tmp_path) == "" and "KeyError: 'peer'" in done.stderr  # our module ran, as far as it can
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("words", [
-    ["run", "mnist", "--preset", "smoke", "--variant", "ln", "--backend", "mlx", "--ranks", "2", "--epochs", "1"],
-    ["bench", "train", "--variant", "ln", "--preset", "smoke", "--batch-size", "16", "--rounds", "1", "--runs", "1"],
-    ["bench", "rnn", "--shape", "3,4,5,6", "--rounds", "1", "--runs", "1", "--backend", "numpy"]])
-def test_commands_that_start_children_beside_the_trap(trapped, tmp_path, words):
-    code = f"import sys; sys.argv[0] = 'duoln'; from duoln.cli import main; sys.exit(main({words!r}))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], env=processes.environment(), check=False,
-                          capture_output=True, text=True)
-    assert (done.returncode, _marks(tmp_path)) == (0, ""), done.stderr
 
 
 HERE = Path("/some/here")

@@ -46,19 +46,6 @@ def test_the_exit_code_of_a_command(number, tmp_path, capsys):
     assert "stopped after update 5; checkpoint " in err and f"--backend numpy --resume auto --out {tmp_path / 'r'}" in err
 
 
-@pytest.mark.long
-def test_a_folder_with_a_space_is_quoted_and_the_default_one_is_named(tmp_path, capsys, monkeypatch):
-    class Stopping(Line):
-        def metrics(self, predict, split):
-            os.kill(os.getpid(), signal.SIGINT)
-            return super().metrics(predict, split)
-
-    monkeypatch.chdir(tmp_path)
-    for out, words in ((["--out", "my runs"], "--resume auto --out 'my runs'"), ([], "--resume auto --out runs/line-")):
-        assert run_task(Stopping, [*out, "--backend", "numpy"], preset="smoke") == 130
-        assert words in capsys.readouterr().err
-
-
 def test_an_ignored_hangup_stays_ignored(numpy_backend, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -100,40 +87,6 @@ sys.exit(guarded(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
                           cwd=TOOLS)
     assert done.returncode == code and "not at once" not in done.stdout and "Traceback" not in done.stderr, done.stderr
-
-
-_REPORTING = """
-import os, signal, sys
-from duoln.cli import console, command, guard
-class Late:
-    # It is deleted when Python ends, after it has taken away the handlers of signals.
-    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
-        kill(pid, number)
-def interrupted(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGINT)
-    return really(*args, **kwargs)
-where = sys.argv.pop()
-if where == "the report":
-    really, console.say = console.say, interrupted
-    from duoln.tasks import registry
-    registry.Registry = interrupted
-elif where == "the end":
-    really, guard._others = guard._others, interrupted
-else:
-    sys.late = Late()
-command()
-"""
-
-
-@pytest.mark.long
-@pytest.mark.few
-@pytest.mark.parametrize(("place", "code"), [("the report", 130), ("the end", 130), ("the end of Python", 0)])
-def test_ctrl_c_while_a_command_ends(place, code, tmp_path):
-    """It ends with the exit code and not by the signal, whether it is the second one or comes after the work."""
-    (tmp_path / "duoln").write_text(_REPORTING)
-    done = subprocess.run([sys.executable, str(tmp_path / "duoln"), "list", "--plugin", "mnist", place], capture_output=True, text=True,
-                          check=False, cwd=tmp_path)
-    assert done.returncode == code and "Traceback" not in done.stderr, (done.returncode, done.stderr)
 
 
 # Ctrl-C while modules are imported ------------------------------------------------------------------------

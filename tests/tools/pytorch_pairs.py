@@ -8,6 +8,18 @@ from duoln import ops, optim
 RATE = 1e-2
 
 
+def fill(module, seed=0):
+    """A module with parameters and statistics of which every value counts, as it is after training."""
+    import torch
+
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand_like(value) - 0.4 if value.ndim > 1 else torch.rand_like(value) + 0.1)
+    return module.eval()
+
+
 class Pair:
     """A layer of PyTorch and one of ours with the same parameters, in float64, and 50 updates of Adam of both."""
 

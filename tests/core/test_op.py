@@ -1,13 +1,11 @@
 """Attributes of an operator: how they reach the gradient, and the defaults that checks and `explain` fill in."""
 
-import inspect
-import pydoc
 
 import numpy as np
 import pytest
 
 import duoln
-from duoln import extend, nn, ops
+from duoln import extend, ops
 from duoln.core import watched
 from duoln.core.spec import check_float
 from duoln.errors import CallError, DtypeError, GradientError, UsageError
@@ -43,13 +41,6 @@ def test_a_vjp_that_names_an_attribute_gets_it(be, slope):
     check_op(lambda x: leaky(x, slope=slope), [POINTS], _reference(slope), be)
     with watched():
         check_op(lambda x: leaky(x, slope=slope), [POINTS], _reference(slope), be)
-
-
-def test_inside_a_compiled_step(be):
-    leaky = _leaky(_vjp)
-    step = duoln.compile(lambda w: duoln.value_and_grad(lambda w: ops.sum(leaky(w, slope=0.5)))(w))
-    _, gradient = step(duoln.tensor(np.array([-1.0, 1.0], np.float32), be))
-    assert gradient.tolist() == [0.5, 1.0]
 
 
 def test_a_default_of_the_vjp_and_an_attribute_that_is_not_there(be):
@@ -118,18 +109,3 @@ def test_explain_where_no_rule_is_needed(be):
         return x
 
     check_error(UsageError, lambda: same.explain(duoln.tensor(1.0, be)), "[same] explain", "none is needed")
-
-
-def test_help_has_the_signature():
-    for name in ("softmax", "layer_norm", "lstm"):
-        operator = getattr(ops, name)
-        text = pydoc.plain(pydoc.render_doc(operator))
-        assert f"\n{name}{str(inspect.signature(operator)).partition(' ')[0]}" in text
-        assert operator.__doc__.strip().splitlines()[0].strip() in text
-
-
-def test_the_class_that_recurrent_layers_refer_to_is_public():
-    """For the options of a cell; `test_docstrings.py` is about the arguments of the layers."""
-    for kind in (nn.RNN, nn.LSTM, nn.GRU, nn.RNNCell, nn.LSTMCell, nn.GRUCell):
-        assert issubclass(kind, nn.Recurrent | nn.RecurrentCell) and "`RecurrentCell`" in kind.__doc__
-    assert {"Recurrent", "RecurrentCell"} <= set(nn.__all__) and "Args:" in nn.RecurrentCell.__doc__

@@ -1,9 +1,9 @@
-"""MLX's lazy arrays in several threads, and how many operations wait to be computed."""
+"""MLX: lazy arrays in several threads, how many operations wait to be computed, and whole steps through `mx.compile`."""
 
+import copy
 import io
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from textwrap import dedent
 
@@ -14,6 +14,10 @@ from conftest import PATIENCE, get_backend
 import duoln
 from duoln import nn, ops, optim, tree
 from duoln.errors import CompileWarning
+from duoln.randomness import Stream
+from duoln.tasks import make_config
+from duoln.tasks.registry import find_task
+from duoln.training.train_step import make_step, start_state
 
 
 @pytest.fixture
@@ -41,13 +45,6 @@ def test_a_thread_prepares_batches(be, prepare):
     with ThreadPoolExecutor(2) as pool:
         batches = [pool.submit(prepare, be).result() for _ in range(4)]
     assert [(batch * 3.0).numpy().tolist() for batch in batches] == [[3.0] * 3] * 4
-
-
-def test_a_thread_computes_with_arrays_that_exist(be):
-    x = duoln.tensor([1.0, 2.0], be)
-    with ThreadPoolExecutor(1) as pool:
-        y = pool.submit(lambda: ops.exp(x)).result()  # the thread makes nothing but the result
-    np.testing.assert_allclose((y * 1.0).numpy(), np.exp([1.0, 2.0]), rtol=1e-6)
 
 
 def test_a_compiled_step_runs_in_any_thread(be):
@@ -95,6 +92,7 @@ def test_a_loop_that_reads_nothing_leaves_little_to_compute(be, compiled):
     params = duoln.to_tensors(model.init(0), be)
     slots = optimizer.init(params)
     gradient = duoln.value_and_grad(lambda params, x: ops.mean(ops.square(model(params, x))))
+
     def step(params, slots, x, rate):
         _, gradients = gradient(params, x)
         return optimizer.update(params, gradients, slots, rate)
@@ -107,27 +105,6 @@ def test_a_loop_that_reads_nothing_leaves_little_to_compute(be, compiled):
         mx.export_to_dot(graph, *[t.data for t in tree.leaves((params, slots))])
         pending.append(graph.getvalue().count("shape=rectangle"))  # operations that are not computed yet
     assert pending[-1] <= pending[1]
-
-
-def test_threads_train_two_models_as_one_alone(be):
-    def train(seed):
-        model, optimizer = nn.LayerNorm(5), optim.Adam(learning_rate=0.1)
-        params = duoln.to_tensors(model.init(seed), be)
-        slots = optimizer.init(params)
-        gradient = duoln.value_and_grad(lambda params, x: ops.mean(ops.square(model(params, x) - 1.0)))
-        for k in range(10):
-            x = duoln.tensor(np.random.default_rng([seed, k]).standard_normal((4, 5)).astype(np.float32), be)
-            _, gradients = gradient(params, x)
-            params, slots = optimizer.update(params, gradients, slots, 0.1)
-        return [t.numpy().tolist() for t in tree.leaves(params)]
-
-    results = {}
-    threads = [threading.Thread(target=lambda s=s: results.update({s: train(s)})) for s in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {s: train(s) for s in range(4)}
 
 
 _COMPILED_IN_THREADS = """
@@ -166,3 +143,66 @@ def test_threads_that_compile_do_not_end_the_process():
         done = subprocess.run([sys.executable, "-c", dedent(_COMPILED_IN_THREADS)], capture_output=True, text=True,
                               check=False, timeout=PATIENCE)
         assert (done.returncode, done.stdout, done.stderr) == (0, "8\n", "")
+
+
+mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
+
+
+def _mnist():
+    task = find_task("mnist")
+    cfg = make_config(task, "ln", "smoke", {"hidden": 16, "rows": 256})
+    splits, model, optimizer = task.data(cfg), task.model(cfg), task.optimizer(cfg, 1000)
+    be = get_backend("mlx")
+    return (make_step(task, model, optimizer), start_state(model, optimizer, 0, be),
+            [duoln.to_tensors(splits.train(k), be) for k in range(2)])
+
+
+def _recurrent(cell):
+    model, adam, be = getattr(nn, cell)(3, 5, norm="layer"), optim.Adam(0.01), get_backend("mlx")
+
+    def step(state, batch, rate):
+        loss, gradient = duoln.value_and_grad(lambda p: ops.mean(ops.square(model(p, batch["x"])[0])))(state["params"])
+        params, slots = adam.update(state["params"], gradient, state["slots"], rate)
+        return {"params": params, "slots": slots}, {"loss": loss}
+
+    params = duoln.to_tensors(model.init(Stream(0, "init")), be)
+    rng = np.random.default_rng(0)
+    batches = [{"x": duoln.tensor(rng.standard_normal((4, 2, 3)).astype(np.float32), be)} for _ in range(2)]
+    return step, {"params": params, "slots": adam.init(params)}, batches
+
+
+CASES = {"mnist": _mnist, "LSTM": lambda: _recurrent("LSTM"), "GRU": lambda: _recurrent("GRU")}
+
+
+@pytest.mark.parametrize("name", [name if name == "mnist" else pytest.param(name, marks=pytest.mark.long) for name in CASES])
+def test_python_runs_twice_and_equal_to_eager(name):
+    step, state, batches = CASES[name]()
+    be, traces = get_backend("mlx"), []
+
+    def counted(*args):
+        traces.append(1)
+        return step(*args)
+
+    compiled = duoln.compile(counted)
+    mine, theirs = state, copy.deepcopy(state)  # an optimizer may overwrite what it was given
+    for k in range(6):
+        rate = duoln.tensor(0.01 / (k + 1), be)  # changes, and must not be frozen into the trace
+        mine, figures = compiled(mine, batches[k % 2], rate)
+        theirs, expected = step(theirs, batches[k % 2], rate)
+        assert [t.numpy() for t in figures.values()] == [t.numpy() for t in expected.values()]
+    assert len(traces) == 2
+    for (path, a), (_, b) in zip(tree.items(mine), tree.items(theirs), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy(), err_msg=path)
+
+
+def test_wait_evaluates_everything(monkeypatch):
+    """MLX computes only on request; without this a run's graph would grow with every update."""
+    from duoln.backends import mlx
+
+    be, evaluated = get_backend("mlx"), []
+    real_eval = mlx.mx.eval
+    monkeypatch.setattr(mlx.mx, "eval", lambda *trees: evaluated.extend(trees) or real_eval(*trees))
+    arrays = (be.zeros((2,)), be.zeros((3,)) + 1.0)
+    be.wait(arrays)
+    [waited] = evaluated
+    assert len(waited) == 2 and all(a is b for a, b in zip(waited, arrays, strict=True))

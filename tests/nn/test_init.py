@@ -56,13 +56,6 @@ def test_moments_signs_and_independence(name):
         _at_most(products[i, j], np.std(entries[:, i] * entries[:, j]), count, f"entries {i} and {j}")
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_half_of_the_orthogonal_matrices_are_rotations(size):
-    count = 2000
-    signs = np.sign(np.linalg.det(_draws(init.orthogonal, (size, size), count)))
-    _at_most(signs.mean(), 1.0, count, "the determinant's sign")
-
-
 @pytest.mark.parametrize("shape", [(1, 1), (5, 5), (7, 3), (3, 7)])
 def test_orthonormal(shape):
     q = init.orthogonal(Stream(0, "q"), shape)
