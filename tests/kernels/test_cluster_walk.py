@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 import stand_in_cupy
+from broken_text import break_text
 from conftest import GPU, STAND_IN
-from h100 import H100, with_clusters
+from h100 import H100, use_h100, with_clusters
 from zeros import zeros
 
 from duoln import ops
@@ -92,6 +93,62 @@ def test_a_large_mean_of_the_cell(on_clusters):
         inputs[place] = 0 * inputs[place]
     outcome = selftest.prove(case._replace(make=lambda inputs=inputs: inputs), on_clusters(4))
     assert outcome.rule == "cuda walk" and outcome.passed, outcome
+
+
+# Broken walks: the machine finds each --------------------------------------------------------------------------------
+
+_BUFFERS = "int slot_of(int use) { return use & 1; }\n__device__ __forceinline__ int parity_of(int use) { return use >> 1 & 1; }"
+_ONE_BUFFER = "int slot_of(int use) { return 0; }\n__device__ __forceinline__ int parity_of(int use) { return use & 1; }"
+BROKEN = {  # what is broken, of which norm and direction: the text, and what takes its place
+    ("no wait for what blocks tell", "layer", "forward"): ("    wait_at(signal, parity_of(use));\n", ""),
+    ("no wait for the states", "layer", "forward"): ("if (t > 0) wait_at(states.signals[slot_of(t)], parity_of(t - 1));", ""),
+    ("no wait for the gradient of the states", "layer", "backward"): ("    wait_at(d.signals[slot], parity_of(use));\n", ""),
+    **{("one buffer", norm, direction): (_BUFFERS, _ONE_BUFFER)
+       for norm, direction in (("none", "forward"), ("none", "backward"), ("layer", "forward"))},
+    **{("the wrong parity", "layer", direction): ("return use >> 1 & 1;", "return ~use >> 1 & 1;") for direction in ("forward", "backward")},
+    ("states are sent after the last time step", "layer", "forward"): ("if (t + 1 < time_steps) send", "send"),
+    ("no barrier of the cluster before the first push", "layer", "forward"): ("    cluster_barrier();\n", "    __syncthreads();\n"),
+    ("a block tells all but the last", "layer", "forward"): ("if (p.lane < CLUSTER) push_values", "if (p.lane < CLUSTER - 1) push_values"),
+    ("too few bytes are expected", "layer", "forward"): ("ROWS * HIDDEN * int(sizeof(float))", "(ROWS * HIDDEN - 1) * int(sizeof(float))"),
+    ("bytes are expected by every thread", "layer", "forward"): ("if (threadIdx.x == 0) expect_at(signal", "expect_at(signal"),
+    ("parts of the product are read at once", "layer", "forward"): (
+        "        product<Cell>(weights, states, partial, t);\n        __syncthreads();", "        product<Cell>(weights, states, partial, t);"),
+    ("the gradient of the gates is multiplied at once", "layer", "backward"): ("        __syncthreads();\n        distribute", "        distribute"),
+}
+
+
+@pytest.mark.few
+@pytest.mark.parametrize(("what", "norm", "direction"), BROKEN)
+def test_a_broken_walk_is_found(what, norm, direction, gpu, monkeypatch):
+    use_h100(monkeypatch, (4, 2))
+    in_text = break_text(monkeypatch, *BROKEN[what, norm, direction], only=f"lstm_walk_{direction}")
+    outcome, *_ = selftest.run(gpu, [recurrent("lstm", norm, (5, 3, 2, 12))], repeats=1)
+    assert any(in_text), "the text to break is not there any more"
+    assert not outcome.passed and f"lstm_walk_{direction}" in outcome.problem, outcome
+
+
+def test_all_blocks_add_up_in_one_order(gpu, monkeypatch):
+    """Units that are alike in two blocks stay so to the bit, unless each block begins with its own values."""
+    use_h100(monkeypatch, (4, 2))
+    case = recurrent("lstm", "layer", (5, 3, 2, 12))
+    inputs = [None if a is None else a.copy() for a in case.inputs]
+    for a in inputs:
+        if a is not None and a.shape[-1] % 12 == 0:
+            units = a.reshape(-1, 4, 3)  # of each block
+            units[:, 1] = units[:, 0]
+
+    def differ():
+        arrays = [None if a is None else gpu.asarray(a) for a in inputs]
+        [walk] = [rule for rule in ops.lstm.rules(gpu.name) if rule.name == "cuda walk"]
+        units = gpu.to_numpy(walk.forward(gpu, *arrays, **case.attrs)[0][0]).reshape(5, 3, 4, 3)
+        return (units[:, :, 0] != units[:, :, 1]).any()
+
+    assert not differ()
+    break_text(monkeypatch, "told.values[slot_of(use)][rank][p.row][n]", "told.values[slot_of(use)][(rank + p.rank) % CLUSTER][p.row][n]")
+    try:
+        assert differ()
+    except KernelError as error:
+        assert "a push over what is read" in str(error)
 
 
 # Launches ---------------------------------------------------------------------------------------------------------

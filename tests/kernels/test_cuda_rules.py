@@ -12,11 +12,13 @@ import stand_in_cupy
 from broken_text import break_text
 from conftest import GPU, STAND_IN
 from device_rules import cases, recurrent_losses
+from zeros import values
 
 import duoln
 from duoln import backends, cli, ops, runtime, value_and_grad
 from duoln.core import Tensor
 from duoln.kernels.recurrent.cases import LONG_SIZES, recurrent
+from duoln.kernels.recurrent.plan import MOST_KEPT
 from duoln.ops.recurrent.variants import norm_shapes
 from duoln.runtime import to_tensors
 from duoln.testing import check_rule, selftest
@@ -44,6 +46,18 @@ def test_kernel(case, gpu):
 def test_wide_cells(cell, norm, sizes, gpu):
     outcome = selftest.prove(recurrent(cell, norm, sizes, masked=False, reverse=False), gpu)
     assert outcome.rule == "cuda steps" and outcome.passed
+
+
+SEEDS, MOST_VALUES = 200, {"adam_update": 100_000, "global_norm": 30_000, "linear": 70_000}
+"""A launch's seed is its number. The values of a case that runs so often: of other operators 2,500."""
+OFTEN = [c for c, size in zip(CASES, values(CASES), strict=True) if size <= MOST_VALUES.get(c.op, 2500)
+         or (c.op in ("lstm", "gru") and c.sizes[-1] > MOST_KEPT)]
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("case", OFTEN, ids=str)
+def test_under_many_seeds(case, gpu):
+    assert selftest.prove(case, gpu, repeats=SEEDS).passed
 
 
 # Broken kernels: the case must fail ---------------------------------------------------------------------
@@ -80,7 +94,18 @@ BROKEN = [
     ("a warp's largest logit is not shared", _case("softmax_cross_entropy 3 x 1025"), "shared[threadIdx.x / WARP] = value;\n    __syncthreads();", "shared[threadIdx.x / WARP] = value;"),
     ("the tail of Adam's last chunk", _case("adam_update (4095,)"), "min(CHUNK, tensors.sizes[tensor] - first)", "min(CHUNK, (tensors.sizes[tensor] - first) / 4 * 4)"),
     ("words that were taken twice count once", _case("take 20 of 7"), "for (int k = first; k < taken && sorted[k] == row; ++k)", "for (int k = first; k < min(first + 1, taken) && sorted[k] == row; ++k)"),
-    ("the columns' warps do not wait", _case("layer_norm 70 x 129"), "= sum;\n    __syncthreads();", "= sum;")]
+    ("the columns' warps do not wait", _case("layer_norm 70 x 129"), "= sum;\n    __syncthreads();", "= sum;"),
+    ("columns that belong to two blocks", _case("layer_norm 70 x 129"), "blockIdx.x * COLUMNS", "blockIdx.x * (COLUMNS / 2)"),
+    ("more than 48 KB of shared memory", _case("layer_norm 70 x 129"), "shared[WARPS][COLUMNS]", "shared[100 * WARPS][COLUMNS]"),
+    ("all blocks write one partial row", _case("layer_norm 70 x 129"), "(size_t(blockIdx.x) * blockDim.y + threadIdx.y) * width", "size_t(threadIdx.y) * width"),
+    ("four values at once in rows that four does not divide", _case("layer_norm 3 x 33"), "// Layer norm or RMS norm", "#undef VECTOR\n#define VECTOR 4\n//"),
+    ("a load before the first row", _case("layer_norm 3 x 33"), "? from[column(c, k)] : 0", "? from[column(c, k) - 1] : 0"),
+    ("the sum's own gradient is that of the next row", _case("add_layer_norm 3 x 500"), "d.add(d_total + start, width)", "d.add(d_total + start + width, width)"),
+    ("the search goes behind the last index", _case("take 20 of 7"), "k < taken && sorted", "sorted"),
+    ("half of the lanes shuffle", _case("layer_norm 3 x 33"), "EVERY_LANE = 0xffffffffu", "EVERY_LANE = 0x0000ffffu"),
+    ("all lanes but the last shuffle", _case("layer_norm 3 x 1000"), "EVERY_LANE = 0xffffffffu", "EVERY_LANE = 0x7fffffffu"),
+    ("sums of four warps in one place", _case("layer_norm 3 x 1000"), "__shared__ float shared[WARP];", "__shared__ float shared[1];"),
+    ("a block has half of its threads", _case("layer_norm 3 x 1000"), "__launch_bounds__(BLOCK, 1)", "__launch_bounds__(BLOCK / 2, 1)")]
 
 
 @pytest.mark.long

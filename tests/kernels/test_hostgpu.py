@@ -72,6 +72,20 @@ TWO_BLOCKS = ["y[0] += 1;", "y[0] = 1;", "if (blockIdx.x == 0) y[0] = 1; else y[
               "if (blockIdx.x == 0) atomicAdd(y, 1.0f); else y[1 + blockIdx.x] = y[0];"]
 
 
+TELL = kernel("float* data, volatile unsigned* flags, float* y", """
+    const unsigned pair = blockIdx.x / 2;
+    if (threadIdx.x) return;
+    if (blockIdx.x % 2) {
+        data[pair] = pair + 1;
+        __threadfence();  // of the one who tells
+        flags[pair] = 1;
+    } else {
+        while (flags[pair] == 0) {}
+        __threadfence();  // of the one who listens
+        y[pair] = data[pair];
+    }""")
+
+
 def declared(floats):
     return kernel("float* y", f"__shared__ float s[{floats}]; s[0] = 1; y[0] = s[0];")
 
@@ -180,6 +194,16 @@ REFUSED = {
                                {"grid": (8,), "block": (32,), "seeds": SEEDS}) for body in TWO_BLOCKS},
     **{f"a warp, {between}": (r"'y' at byte .* of its own block", kernel("float* y", WARP.format(between)), lambda: [zeros(32)],
                               {"block": (32,), "seeds": SEEDS}) for between in ("", "__shfl_xor_sync(0xffffffffu, 1, 1);")},
+    **{f"no fence {of}": (r"argument 'data'.*race", TELL.replace(f"__threadfence();  // {of}", ""),
+                          lambda: [zeros(4), zeros(4, dtype=np.uint32), zeros(4)],
+                          {"grid": (8,), "block": (32,), "seeds": SEEDS, "cooperative": True})
+       for of in ("of the one who tells", "of the one who listens")},
+    "__ldg of what the kernel writes": ("'y': __ldg reads", kernel("float* y", "y[threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = __ldg(y + threadIdx.x);"),
+                                        lambda: [zeros(64)], {"block": (64,), "seeds": SEEDS}),
+    "a warp's barrier for four warps": ("'part'.*no barrier", TURN.replace("metal::threadgroup_barrier(FLAGS);", "__syncwarp();").replace(
+        "thread_index_in_threadgroup", "threadIdx.x").replace("BOTH", "0"), lambda: [ramp(64), zeros(64), zeros(64)], {"block": (64,), "seeds": SEEDS}),
+    "two shuffles at once": ("while other lanes", kernel("float* y", "y[threadIdx.x] = threadIdx.x & 1 ? __shfl_xor_sync(0xffffffffu, 1.0f, 1) : "
+                                                         "__shfl_down_sync(0xffffffffu, 1.0f, 1);"), lambda: [zeros(32)], {"block": (32,)}),
     "a barrier of blocks alone": (r"'y' at byte .* of block", WHOLE_GRID.replace("BARRIER", "__syncthreads();"),
                                   lambda: [zeros(128), zeros(128)],
                                   {"grid": (4,), "block": (32,), "seeds": SEEDS, "cooperative": True}),
@@ -193,6 +217,13 @@ def test_what_is_wrong_is_refused(name):
     for seed in options.pop("seeds", [0]):
         with pytest.raises(HostGpuError, match=message):
             run(text, *make(), seed=seed, **options)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_tell_each_other_with_fences(seed):
+    data, flags, y = zeros(4), zeros(4, dtype=np.uint32), zeros(4)
+    run(TELL, data, flags, y, grid=(8,), block=(32,), seed=seed, cooperative=True)
+    np.testing.assert_array_equal(y, ramp(4) + 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,6 +11,7 @@ import pytest
 from broken_text import break_metal
 from conftest import get_backend
 from device_rules import beside_float32, cases, in_16_bits, rules, stored
+from zeros import values
 
 from duoln import ops
 from duoln.errors import DtypeError, ShapeError
@@ -64,6 +65,13 @@ def test_kernel(case, mlx):
     assert outcome.rule == RULES[case.op]
     assert outcome.repeats, "two runs differ"
     assert outcome.error <= 1, f"{outcome.worst}: {outcome.error:.3g} of what is allowed"
+
+
+@pytest.mark.minutes
+@pytest.mark.parametrize("case", [c for c, size in zip(CASES, values(CASES), strict=True) if size <= 2500 and c.attrs.get("norm", "layer") == "layer"],
+                         ids=str)
+def test_under_many_seeds(case, mlx):
+    assert selftest.prove(case, mlx, repeats=200).passed
 
 
 # Broken kernels: the case must fail ---------------------------------------------------------------------
