@@ -72,10 +72,6 @@ def test_walk_under_many_seeds(case, cluster, on_clusters):
     assert outcome.rule == "cuda walk" and outcome.passed, outcome
 
 
-def test_there_are_many_cases():
-    assert len(_cases([*SHAPES, *LONG_SHAPES])) >= 300
-
-
 @pytest.mark.minutes
 @pytest.mark.parametrize(("cell", "norm", "hidden"), [("lstm", "layer", 400), ("gru", "layer", 400), ("rnn", "layer", 240)])
 def test_sizes_of_the_paper(cell, norm, hidden, on_clusters):

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 
 import pytest
 from compiled import COMPILED, remembering_compiler, run, values
@@ -12,7 +11,7 @@ from duoln import runtime
 from duoln.cli import main
 from duoln.errors import KernelError
 from duoln.kernels import native
-from duoln.kernels.native import building, processor, storage, toolchain
+from duoln.kernels.native import processor, storage, toolchain
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -76,15 +75,6 @@ def test_other_users_may_read_the_folder_and_not_write_it(ahead):
     folder, _ = ahead
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("norm*")} == {0o644}
-
-
-def test_folders_above_it_let_other_users_in(tmp_path):
-    before = os.umask(0o077)
-    try:
-        building._make_for_all(tmp_path / "a" / "b")
-    finally:
-        os.umask(before)
-    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o755, 0o755]
 
 
 @pytest.mark.long
@@ -182,18 +172,3 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(tmp_path, monke
     check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "norm/norm.cpp for float32 does not compile",
                 "no-such-header.h")
     assert not list(tmp_path.glob("*.so"))
-
-
-@pytest.mark.long
-def test_the_line_of_a_failure_can_be_typed(tmp_path, monkeypatch):
-    """It compiles the files of the source, and fails with the same words; without the cause it makes a library."""
-    cause = "-include no-such-header.h"
-    monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, *cause.split()))
-    monkeypatch.setattr(toolchain, "target", lambda chosen, march: toolchain.Target("linux x86_64", [], 128))
-    with pytest.raises(KernelError) as caught:
-        runtime.compile_kernels(HERE, tmp_path)
-    line = str(caught.value).splitlines()[1]
-    again = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode and "no-such-header.h" in again.stderr
-    subprocess.run(line.replace(cause, ""), shell=True, cwd=tmp_path, check=True)
-    assert (tmp_path / "norm-float32.so").is_file()

@@ -408,18 +408,6 @@ def test_the_same_bits_by_rows_and_by_units(cell, norm, rng, numpy_backend, monk
     assert all(_bytes_with(monkeypatch, threads, cell, size, run) == by_rows for threads in (1, 2, 3))
 
 
-@NEEDS_COMPILER
-@pytest.mark.minutes
-@pytest.mark.parametrize("threads", [2, 3, 8])
-@pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_backend, monkeypatch):
-    run = _runner(cell, norm, size, rng, numpy_backend)
-    one = _bytes_with(monkeypatch, 1, cell, size, run)
-    for _ in range(100):
-        assert _bytes_with(monkeypatch, threads, cell, size, run) == one
-
-
 # Rows that do not know of each other -----------------------------------------------------------------------
 
 @pytest.mark.few
