@@ -8,7 +8,7 @@ import pytest
 from duoln.core.spec import Spec
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import columns, native, registry, source
-from duoln.kernels.launch import Launch, declared, prototypes
+from duoln.kernels.launch import Launch, declared
 from duoln.kernels.launch.declared import Layout
 from duoln.testing import check_error
 
@@ -23,15 +23,15 @@ def test_the_entries_of_a_cpp_text_are_those_that_are_declared(file):
 
 def test_the_prototypes_of_a_declaration():
     spec = Spec.of(SPEC)
-    assert prototypes.cpp("f", spec) == (
+    assert declared.cpp_prototype("f", spec) == (
         'extern "C" void NAMED(f)(const T* x, const T* gain, const int32_t* labels, const T* g, T* y, T* sums, T* made, '
         "int64_t rows, int64_t width, int64_t g_step, int32_t n, int32_t threads)")
-    assert prototypes.cuda("f", spec) == (
+    assert declared.cuda_prototype("f", spec) == (
         "f(const storage_t* __restrict__ x, const float* __restrict__ gain, const int* __restrict__ labels, "
         "const float* __restrict__ g, storage_t* __restrict__ y, float* __restrict__ sums, float* __restrict__ made, "
         "int rows, int width, int g_step, int n)")
     own = Spec.of("out: own, at: own uint32[n], eps: float64, tensors: struct")
-    assert prototypes.cuda("f", own) == "f(float* __restrict__ out, unsigned* __restrict__ at, int n, float eps, const Tensors tensors)"
+    assert declared.cuda_prototype("f", own) == "f(float* __restrict__ out, unsigned* __restrict__ at, int n, float eps, const Tensors tensors)"
 
 
 def test_no_prototype_is_typed_by_hand():
