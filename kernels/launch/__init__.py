@@ -132,10 +132,6 @@ class Launch(dict[str, Callable[..., Any]]):
         bound: Callable[..., None] = self._binder(*self.named(values), varying=varying)
         return bound
 
-    def layouts(self) -> list[Layout]:
-        """Each layout on CUDA, over all sizes and conditions."""
-        return [layout for _, layout in declared.layouts(self._plan, self.spec)]
-
     def settings(self) -> list[tuple[str, Mapping[str, int]]]:
         """Each CUDA text of the launch with its macros, for the compiler's tests."""
         return declared.settings(self._plan, self.file + _SUFFIXES["cupy"], self.spec)
