@@ -212,9 +212,6 @@ def test_clusters_that_do_not_fit_are_not_planned():
     assert plan("lstm", "layer", "forward", 240, 32, H100).cluster == 8
     assert plan("lstm", "layer", "forward", 240, 32, with_clusters(1, 2, 4)).cluster == 4
     assert plan("lstm", "layer", "forward", 240, 32, with_clusters(1)) is None
-
-
-def test_who_has_no_clusters():
     assert plan("lstm", "layer", "forward", 64, 8, RTX_4090) is None
 
 
@@ -226,21 +223,26 @@ def _refusal(gpu, cell, hidden):
     return walk.supports(gpu, *arrays, **case.attrs)
 
 
-def test_why_a_walk_cannot_run(on_clusters):
+def test_why_a_walk_cannot_run(on_clusters, monkeypatch):
     gpu = on_clusters(None)
     assert _refusal(gpu, "lstm", 64) is None
     assert _refusal(gpu, "lstm", 1024) == "the weights of 1024 units do not fit the multiprocessors of a cluster"
     assert _refusal(gpu, "gru", 5000) == "5000 hidden units are more than 4096"
-
-
-def test_walks_are_switched_off(on_clusters, monkeypatch):
-    gpu = on_clusters(None)
     monkeypatch.setenv("DUOLN_WALK", "0")
     assert _refusal(gpu, "lstm", 64) == "DUOLN_WALK is 0"
 
 
-def _asked(gpu, monkeypatch, answer):
-    """Why a walk cannot run on a Hopper whose driver gives this answer, and what it was asked."""
+def _fails(*sizes):
+    raise KernelError("libcuda.so.1: undefined symbol")
+
+
+@pytest.mark.parametrize(("answer", "refused", "times"), [
+    (lambda blocks, threads, shared: 128 // blocks, [None, None], len(CLUSTERS)),
+    (lambda blocks, threads, shared: 8 if blocks <= 4 else 0,
+     [None, "the weights of 400 units do not fit the multiprocessors of a cluster"], len(CLUSTERS)),
+    (_fails, ["the driver does not say which clusters fit: libcuda.so.1: undefined symbol"] * 2, 1)], ids=["all", "small ones", "no answer"])
+def test_the_driver_is_asked_once_which_clusters_fit(answer, refused, times, gpu, monkeypatch):
+    """The reasons for 64 units, and for 400."""
     from duoln.kernels.launch import cuda as launch
     from duoln.kernels.recurrent import cuda_walk
 
@@ -249,28 +251,10 @@ def _asked(gpu, monkeypatch, answer):
     monkeypatch.setattr(cuda_walk.clusters, "most_active", lambda function, *sizes: asked.append(sizes) or answer(*sizes))
     cuda_walk._device_of.cache_clear()
     try:
-        return [_refusal(gpu, "lstm", hidden) for hidden in (64, 400)], asked
+        assert [_refusal(gpu, "lstm", hidden) for hidden in (64, 400)] == refused
     finally:
         cuda_walk._device_of.cache_clear()
-
-
-def test_the_driver_is_asked_once(gpu, monkeypatch):
-    refused, asked = _asked(gpu, monkeypatch, lambda blocks, threads, shared: 128 // blocks)
-    assert refused == [None, None]
-    assert asked == [(blocks, 256, 227 << 10) for blocks in CLUSTERS]
-
-
-def test_the_driver_refuses_large_clusters(gpu, monkeypatch):
-    refused, _ = _asked(gpu, monkeypatch, lambda blocks, threads, shared: 8 if blocks <= 4 else 0)
-    assert refused == [None, "the weights of 400 units do not fit the multiprocessors of a cluster"]
-
-
-def test_a_driver_that_does_not_answer(gpu, monkeypatch):
-    def fails(*sizes):
-        raise KernelError("libcuda.so.1: undefined symbol")
-
-    refused, asked = _asked(gpu, monkeypatch, fails)
-    assert refused == ["the driver does not say which clusters fit: libcuda.so.1: undefined symbol"] * 2 and len(asked) == 1
+    assert asked == [(blocks, 256, 227 << 10) for blocks in CLUSTERS[:times]]
 
 
 def test_the_stand_in_has_no_clusters(gpu):

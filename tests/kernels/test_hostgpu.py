@@ -9,13 +9,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-import stand_in_cupy
-from conftest import GPU, STAND_IN
 
-from duoln.errors import KernelError
 from duoln.kernels import source
-from duoln.kernels.registry import every_case
-from duoln.testing import check_error, hostgpu, selftest
+from duoln.testing import hostgpu
 from duoln.testing.hostgpu import HostGpuError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
@@ -512,16 +508,6 @@ def test_stores_before_a_barrier_of_the_cluster_are_seen_behind_it():
             "cluster_barrier();") + " else cluster_barrier();", seed), before + 1)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("width", [4, 8, 16, 1024])
-def test_what_measures_pushes(width):
-    program = hostgpu.compile(source.text("device_limits/push.cu"), {"CLUSTER": CLUSTER, "THREADS": 256, "WIDTH": width})
-    for seed in range(3):
-        heard = zeros(CLUSTER, dtype=np.uint32)
-        program.launch("push_in_cluster", (CLUSTER,), (256,), [heard, np.int32(5)], seed=seed)
-        np.testing.assert_array_equal(heard, 5)
-
-
 def test_grids_of_whole_clusters_of_a_size_that_was_asked_for():
     for options, message in (({"blocks": 6}, "expected a grid of whole clusters of 4 blocks"),
                              ({"cluster": 16, "blocks": 16},
@@ -529,51 +515,6 @@ def test_grids_of_whole_clusters_of_a_size_that_was_asked_for():
         with pytest.raises(HostGpuError, match=message):
             in_clusters(BEGIN, 0, **options)
     in_clusters(BEGIN, 0, cluster=16, blocks=16, most_cluster=16)
-
-
-# Through the stand-in ---------------------------------------------------------------------------------------
-
-MISALIGNED = next(c for c in every_case() if "5 x 128, mean 10, no bias, misaligned" in str(c))
-
-
-@pytest.mark.long
-@pytest.mark.skipif(GPU != STAND_IN, reason="a kernel that reads at a wrong address could take a real device with it")
-def test_a_rule_that_ignores_addresses_fails(gpu, monkeypatch):
-    from duoln.kernels import norm
-    from duoln.kernels.launch import cuda
-
-    assert selftest.prove(MISALIGNED, gpu).passed
-    monkeypatch.setattr(norm, "_vector", lambda width, aligned: 4 if width % 4 == 0 else 1)
-    for layouts in cuda.Layouts.every:
-        monkeypatch.setattr(layouts, "known", {})
-    check_error(KernelError, lambda: selftest.prove(MISALIGNED, gpu), "argument 'x'", "an address that 16 divides")
-
-
-@pytest.mark.skipif(GPU != STAND_IN, reason="only the stand-in refuses an address that it did not give")
-def test_a_table_with_an_address_of_no_array(gpu, monkeypatch):
-    from duoln.kernels.tensors import Tensors
-
-    class Moved(Tensors):
-        def __init__(self, roles, first):
-            super().__init__(roles, first)
-            self.by_value["at"][0, :, :len(roles[0])] += np.uint64(4)
-
-    case = next(c for c in every_case() if c.op == "adam_update")
-    assert selftest.prove(case, gpu).passed
-    monkeypatch.setattr("duoln.kernels.adam.cupy.Tensors", Moved)
-    check_error(KernelError, lambda: selftest.prove(case, gpu), "argument 'tensors'", "expected addresses of arrays")
-
-
-def test_blocks_of_a_cooperative_launch_are_there_at_once():
-    """As CuPy has it: `enable_cooperative_groups` of the module."""
-    cupy, flags = stand_in_cupy.make(), zeros(12, dtype=np.uint32).view(stand_in_cupy.ndarray)
-    text = source.text("device_limits/exchange.cu")
-    cupy.RawModule(code=text, enable_cooperative_groups=True).get_function("exchange_by_flags")((12,), (32,),
-                                                                                                (flags, np.int32(2),
-                                                                                                 np.int32(12)))
-    np.testing.assert_array_equal(flags.view(np.ndarray), [2] * 12)
-    with pytest.raises(HostGpuError, match="a block that has not begun cannot"):
-        cupy.RawModule(code=text).get_function("exchange_by_flags")((12,), (32,), (flags, np.int32(4), np.int32(12)))
 
 
 def test_a_forked_process_launches_by_itself():

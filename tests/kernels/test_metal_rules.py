@@ -16,7 +16,7 @@ from zeros import values
 from duoln import ops
 from duoln.errors import DtypeError, ShapeError
 from duoln.kernels.recurrent.cases import recurrent
-from duoln.testing import check_error, check_rule, selftest
+from duoln.testing import check_error, selftest
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 if sys.platform != "linux":
@@ -158,15 +158,6 @@ def _differences(case, dtype, be, numpy):
 @pytest.mark.parametrize(("case", "dtype"), list(in_16_bits(NORM_CASES, ORDINARY)))
 def test_the_bits_of_float32_rounded_once(case, dtype, mlx, numpy_backend):
     assert _differences(case, dtype, mlx, numpy_backend) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("op", NORMS)
-@pytest.mark.parametrize("dtype", NARROW)
-def test_the_kit_for_rules(dtype, op, mlx):
-    case = next(c for c in NORM_CASES if c.op == op and c.label == "3 x 33")
-    rule = getattr(ops, op).select(mlx, _natives(mlx, case, dtype), case.attrs)
-    check_rule(getattr(ops, op), rule, case.inputs, mlx, case.attrs, case.length, dtype=dtype)
 
 
 @pytest.mark.long

@@ -20,9 +20,6 @@ UNIT = storage.Unit("norm/norm.cpp", "float32")
 NO_COMPILER = {"PATH": "/nowhere"}
 HERE = "x86-64" if processor.here().endswith("x86_64") else "armv8-a"
 """A CPU that every machine of this architecture can stand in for."""
-X86 = pytest.mark.skipif(not HERE.startswith("x86"), reason="the names are of x86's CPUs")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _one_kernel_without_optimisation():
     with pytest.MonkeyPatch.context() as patch:
@@ -125,18 +122,6 @@ def test_what_does_not_fit_is_refused_with_the_reason(ahead, changes, words, tmp
     rule, _, facts, summary = run(tmp_path, DUOLN_KERNELS=folder, **NO_COMPILER).stdout.split("|")
     assert all(words in text for text in (rule, facts, summary)) and "interpreted" in facts
     assert "no C++ compiler of" in rule and "install" in summary
-
-
-@pytest.mark.long
-@X86
-def test_code_for_another_cpu_is_refused_and_never_run(tmp_path):
-    """No CPU has both sets of instructions, so at least one of the names is a CPU that this machine is not."""
-    foreign = next(name for name in ("skylake-avx512", "bdver2") if processor.lacking(
-        toolchain.target(native.compiler(), name).needs))
-    runtime.compile_kernels(foreign, tmp_path / "out")
-    done = run(tmp_path, DUOLN_KERNELS=tmp_path / "out", **NO_COMPILER)
-    assert f"is compiled for {foreign}; this CPU lacks " in done.stdout.split("|")[0]
-    assert COMPILED in run(tmp_path, DUOLN_KERNELS=tmp_path / "out").stdout  # a compiler makes one that this CPU runs
 
 
 def test_a_cpu_that_the_compiler_does_not_know(tmp_path, capsys):
