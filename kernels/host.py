@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Sequence
 from math import prod
 from typing import Any, cast
@@ -34,22 +33,14 @@ def threads_for(amount: int, least: int = PARALLEL_BYTES) -> int:
     return workers() if amount >= least else 1
 
 
-def _by_interface(array: np.ndarray) -> int:
-    first: int = array.__array_interface__["data"][0]
-    return first
+def address(array: np.ndarray) -> int:
+    """The address of an array's values, in a tenth of the time of `__array_interface__`, which makes a dict.
 
-
-def _by_layout(array: np.ndarray) -> int:
-    """NumPy's C interface promises that the address follows the object's head."""
+    NumPy's C interface promises that it follows the object's head.
+    """
     if tracing and is_symbol(array):
         raise NotBound("the address of an array")
     return ctypes.c_void_p.from_address(id(array) + object.__basicsize__).value or 0
-
-
-_probe = np.zeros(1)
-address = _by_layout if sys.implementation.name == "cpython" and _by_layout(_probe) == _by_interface(_probe) \
-    else _by_interface
-"""The address of an array's values, in a tenth of the time of `__array_interface__`, which makes a dict."""
 
 
 def places(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -59,12 +50,7 @@ def places(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """
     if tracing and is_traced(arrays):
         raise NotBound("the places of arrays")
-    if address is _by_layout:
-        return np.fromiter(map(id, arrays), np.int64, len(arrays)) + object.__basicsize__
-    words = np.array([np.arange(len(arrays)), [address(array) for array in arrays]], np.int64)
-    words[0] = words[0] * words.itemsize + address(words[1])
-    result: np.ndarray = words[0]
-    return result
+    return np.fromiter(map(id, arrays), np.int64, len(arrays)) + object.__basicsize__
 
 
 def empty(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:

@@ -46,7 +46,8 @@ def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: A
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
              *arrays: Array, beta1: float, beta2: float, donate: bool) -> tuple[tuple[Array, ...], None]:
     n = len(arrays) // 4
-    gradients = [_in_one_piece(g) if isinstance(g, Factors) else g for g in arrays[n:2 * n]]
+    gradients = [Factors(contiguous(g.left), contiguous(g.right)) if isinstance(g, Factors) else g
+                 for g in arrays[n:2 * n]]
     read = [g.left if isinstance(g, Factors) else as_array(g) for g in gradients]
     rights = [g.right for g in gradients if isinstance(g, Factors)]
     old = [as_array(a) for a in (*arrays[:n], *arrays[2 * n:])]
@@ -58,10 +59,6 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
     _update[be.name](places, sizes, _rights(gradients) if rights else None, as_array(rate), as_array(eps),
                      *(None if x is None else as_array(x) for x in (scale, keep)), norm, n, beta1, beta2, threads)
     return (*new, norm), None
-
-
-def _in_one_piece(factors: Factors) -> Factors:
-    return Factors(contiguous(factors.left), contiguous(factors.right))
 
 
 def _rights(gradients: Sequence[Array | Factors]) -> Any:

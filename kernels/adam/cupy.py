@@ -5,8 +5,6 @@ The same pass adds up the squares of the gradients; a second small launch gives 
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy
 
 from duoln.backends.protocol import Array, Backend
@@ -16,11 +14,6 @@ from duoln.kernels.global_norm import ROOT_OF_SUM
 from duoln.kernels.global_norm.cupy import partial_sums, refusal
 from duoln.kernels.tensors import Tensors
 from duoln.ops.update import adam_update, are_apart
-
-
-def _supports(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
-              *arrays: Array, **attrs: Any) -> str | None:
-    return refusal(rate, eps, *arrays)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -38,4 +31,5 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
 
 def attach() -> None:
     """Add the rule to `adam_update`."""
-    adam_update.add(Rule("cuda one pass", _forward, None, _supports), backend="cupy")
+    adam_update.add(Rule("cuda one pass", _forward, None, lambda be, rate, eps, scale, keep, *arrays, **attrs:
+                         refusal(rate, eps, *arrays)), backend="cupy")

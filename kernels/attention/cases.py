@@ -55,11 +55,6 @@ SHAPES = (Shape(32, 4, 128, 32), Shape(8, 8, 512, 64), Shape(1, 8, 2048, 64))
 """A small language model, a Transformer's base model, and a long sequence."""
 
 
-def scores_bytes(shape: Shape) -> int:
-    """Bytes of the scores of all queries, which no rule holds at once."""
-    return 4 * shape.batch * shape.heads * shape.steps ** 2
-
-
 def flops(shape: Shape, causal: bool, backward: bool) -> int:
     """Floating-point operations of the products: two forward, and five backward, of which one is computed again."""
     one = 2 * shape.batch * shape.heads * shape.steps ** 2 * shape.width

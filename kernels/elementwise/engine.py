@@ -21,7 +21,7 @@ from duoln.core.call import function_of_text
 from duoln.core.step.symbol import Symbol, current_trace, is_traced, tracing
 from duoln.errors import KernelError
 from duoln.kernels import host
-from duoln.kernels.native.entries import by_words, failures_of
+from duoln.kernels.native.entries import Entries, by_words
 from duoln.kernels.native.loading import NAMES, library, refusal
 
 ENGINE, TEXT = "elementwise/engine.cpp", "elementwise/formulas.cpp"
@@ -63,6 +63,16 @@ def _formulas() -> dict[str, Formula]:
 FORMULAS = _formulas()
 
 
+def _entry(name: str, kinds: str) -> Entries:
+    """An entry of the engine; a kind is p for an address, s for a size, t for a number of threads."""
+    of = {"p": "", "s": "int64", "t": "int32"}
+    return Entries(ENGINE, name, [(f"argument {k}", of[kind]) for k, kind in enumerate(kinds)])
+
+
+_ONE = _entry("run_one", "sppspst")
+_PASSES = (_entry("elementwise", "pppt"), _entry("reduce_rows", "pppppssst"), _entry("reduce_columns", "ppppssssst"))
+
+
 class _Library:
     """The engine and the addresses of the formulas for a dtype."""
 
@@ -71,20 +81,9 @@ class _Library:
         for file, each in zip((ENGINE, TEXT), loaded, strict=True):
             if each is None:
                 raise KernelError(f"[elementwise] {refusal(file, dtype)}")
-        engine, self._formulas = loaded
-        assert engine is not None
-        self._name = NAMES[dtype.char]
-        pointer, size, threads = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-        self.one = self._entry(engine, "run_one", [size, pointer, pointer, size, pointer, size, threads])
-        self.passes = {"elementwise": self._entry(engine, "elementwise", [pointer] * 3 + [threads]),
-                       "reduce_rows": self._entry(engine, "reduce_rows", [pointer] * 5 + [size] * 3 + [threads]),
-                       "reduce_columns": self._entry(engine, "reduce_columns", [pointer] * 4 + [size] * 5 + [threads])}
-        self.failures, self._take_failures = failures_of(engine)
-
-    def _entry(self, engine: ctypes.CDLL, name: str, types: list[Any]) -> Any:
-        entry = getattr(engine, f"{name}_{self._name}")
-        entry.restype, entry.argtypes = None, types
-        return entry
+        self._formulas, self._name = loaded[1], NAMES[dtype.char]
+        self.passes = {each.name: each.find(dtype)[0] for each in _PASSES}
+        self.one, self.failures, self.check = _ONE.find(dtype)
 
     def function(self, formula: str) -> Any:
         """The function of a formula: of the arrays' addresses, their masks, the result, the number of values, and 0."""
@@ -92,11 +91,6 @@ class _Library:
         function.restype = None
         function.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64, ctypes.c_int32]
         return function
-
-    def check(self) -> None:
-        """Raises MemoryError if a call of this thread entries too little memory."""
-        if self._take_failures():
-            raise MemoryError("[elementwise] no memory left for the blocks of a pass")
 
 
 _libraries: dict[str, _Library] = {}

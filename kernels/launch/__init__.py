@@ -28,7 +28,7 @@ from duoln.core import Op, Rule
 from duoln.core.spec import Spec
 from duoln.errors import KernelError
 from duoln.kernels import native, source
-from duoln.kernels.launch import cpp, declared, prototypes
+from duoln.kernels.launch import cpp, declared
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.native import storage
 from duoln.kernels.native.entries import Entries
@@ -83,16 +83,16 @@ class Launch(dict[str, Callable[..., Any]]):
         """The arguments, in their order, among values by name."""
         if len(names) == 1:
             self.named = lambda values: (values[names[0]],)
-        self.entries = Entries(file + _SUFFIXES["numpy"], entry, prototypes.parameters(self.spec))
+        self.entries = Entries(file + _SUFFIXES["numpy"], entry, declared.cpp_parameters(self.spec))
         """That of the C++ text; where there is none, its use raises a KernelError."""
         self.cpp_file = file + _SUFFIXES["numpy"] if self.runs_on("numpy") else None
         """See native.foresight."""
         if self.cpp_file is not None:
             storage.count_in(self.cpp_file)
-            source.declare(self.cpp_file, entry, prototypes.cpp(entry, self.spec))
+            source.declare(self.cpp_file, entry, declared.cpp_prototype(entry, self.spec))
         if self.runs_on("cupy"):
             for text, name in texts or [(file + _SUFFIXES["cupy"], entry)]:
-                source.declare(text, name, prototypes.cuda(name, self.spec))
+                source.declare(text, name, declared.cuda_prototype(name, self.spec))
         elif self.cpp_file is None and not self.runs_on("mlx") and source.FOLDER.is_dir():
             raise KernelError(f"[{entry}] expected ENTRY({entry}) in a text {file}.cpp or {file}.cu, or {file}.metal")
         Launch.every.append(self)
@@ -131,10 +131,6 @@ class Launch(dict[str, Callable[..., Any]]):
             self._binder = driver.binder(self.file + _SUFFIXES["cupy"], self.entry, self.spec, self._plan)
         bound: Callable[..., None] = self._binder(*self.named(values), varying=varying)
         return bound
-
-    def layouts(self) -> list[Layout]:
-        """Each layout on CUDA, over all sizes and conditions."""
-        return [layout for _, layout in declared.layouts(self._plan, self.spec)]
 
     def settings(self) -> list[tuple[str, Mapping[str, int]]]:
         """Each CUDA text of the launch with its macros, for the compiler's tests."""

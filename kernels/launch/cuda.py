@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from duoln.core.spec import ArraySpec, Spec
-from duoln.errors import DtypeError, KernelError
+from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.kernels.columns import SUM_COLUMNS, groups_of
 from duoln.kernels.launch import declared
@@ -31,28 +31,6 @@ _ANY_CLUSTER = 14
 """CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED of the driver."""
 _NULL = np.uint64(0)
 """The null pointer that an optional parameter gets."""
-
-
-class Bound:
-    """A launch whose arguments have been checked. A time loop repeats it, with the number of the time step only."""
-
-    def __init__(self, refused: Callable[..., KernelError], place: int | None, function: Any, grid: Sequence[int],
-                 block: Sequence[int], shared: int, given: Sequence[Any]) -> None:
-        self._refused, self._place = refused, place
-        self._function, self._grid, self._block, self._shared, self._given = function, grid, block, shared, list(given)
-
-    def __call__(self, number: int = 0) -> None:
-        """Launch on the current stream; `number` is the parameter that varies, if there is one.
-
-        Raises:
-            KernelError: the driver refuses the launch.
-        """
-        if self._place is not None:
-            self._given[self._place] = np.int32(number)
-        try:
-            self._function(self._grid, self._block, tuple(self._given), shared_mem=self._shared)
-        except Exception as error:
-            raise self._refused(self._grid, self._block, self._shared, error) from error
 
 
 class Kernel:
@@ -124,14 +102,28 @@ def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = decl
     return declared.function(file, entry, spec, lines, known)
 
 
-def binder(file: str, entry: str, spec: Spec, plan: Callable[..., Layout]) -> Callable[..., Bound]:
-    """A function of the arguments of a launch without results, and of the name of the number that varies, or None."""
+def binder(file: str, entry: str, spec: Spec, plan: Callable[..., Layout]) -> Callable[..., Callable[..., None]]:
+    """A function of the arguments of a launch without results, and of the name of the number that varies, or None.
+
+    It checks them. A time loop repeats what it gives, with the number of the time step only.
+    """
     layouts, lines, given, known = _prepared(file, entry, spec, plan)
     lines.append(f"return run, grid, block, shared, ({given})")
     prepare, names = declared.function(file, entry, spec, lines, known), declared.parameters(spec)
 
-    def bind(*arguments: Any, varying: str | None = None) -> Bound:
-        return Bound(layouts.refused, None if varying is None else names.index(varying), *prepare(*arguments))
+    def bind(*arguments: Any, varying: str | None = None) -> Callable[..., None]:
+        function, grid, block, shared, fixed = prepare(*arguments)
+        given, place = list(fixed), None if varying is None else names.index(varying)
+
+        def run(number: int = 0) -> None:
+            if place is not None:
+                given[place] = np.int32(number)
+            try:
+                function(grid, block, tuple(given), shared_mem=shared)
+            except Exception as error:
+                raise layouts.refused(grid, block, shared, error) from error
+
+        return run
 
     return bind
 
@@ -141,26 +133,20 @@ def _prepared(file: str, entry: str, spec: Spec,
     """The layouts of a launch, its lines up to the call of the kernel, the kernel's arguments, the names in them."""
     layouts = Layouts(file, entry, plan, spec)
     arrays = declared.arrays_of(spec)
-    kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
-    stored = next((each for each in arrays if each.kind == "stored" and not each.optional), None)
+    kinds = {each.name: declared.dtype_of(each, spec, str.upper) for each in (*arrays, *spec.outputs)}
+    stored, of_storage = declared.stored_in(spec)
     known = {"cupy": cupy, "empty": cupy.empty, "ascontiguousarray": cupy.ascontiguousarray, "prod": prod,
              "layouts": layouts, "device_of": cupy.cuda.runtime.getDevice, "misfit": declared.misfit, "NULL": _NULL,
-             "int32": np.int32, "float32": np.float32, "STORAGES": STORAGES, "unstored": _unstored,
+             "int32": np.int32, "float32": np.float32, "STORAGES": STORAGES, "unstored": declared.unstored,
              "strange": _strange, "foreign": _foreign, "added_up": added_up}
-    lines = ["device = device_of()", *_lines_of_device(arrays)]
-    if stored is not None:
-        lines += [f"dtype = {stored.name}.dtype", "storage = STORAGES.get(dtype)", "if storage is None:",
-                  f"    unstored(entry, {stored.name!r}, dtype)"]
+    lines = ["device = device_of()", *_lines_of_device(arrays), *of_storage]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
         lines += declared.taken(each, None if each is stored else kinds[each.name], bound)
     lines += [f"key = device, {', '.join(layouts.keys())}",
               f"{', '.join(['run', 'grid', 'block', 'shared', 'parts', *layouts.sizes])} = "
               "layouts.known.get(key) or layouts.find(*key)"]
-    for each in spec.outputs:
-        shape = f"(parts, {', '.join(each.axes or ())})" if each.kind == "sum" else \
-            f"{each.like}.shape" if each.like else declared.shape_of(each.axes or ())
-        lines.append(declared.made(each, shape, kinds[each.name]))
+    lines += [declared.made(each, declared.result_shape(each), kinds[each.name]) for each in spec.outputs]
     given = [f"NULL if {each.name} is None else {each.name}" if each.optional else each.name
              for each in (*arrays, *spec.outputs)]
     given += [*layouts.sizes, *(f"int32({step})" for step in declared.steps_of(spec))]
@@ -177,19 +163,6 @@ def _lines_of_device(arrays: Sequence[ArraySpec]) -> list[str]:
         f"        strange(entry, {each.name!r}, {each.name}, device)")]
     named = ", ".join([f"{each.name!r}: {each.name}" for each in checked])
     return ["try:", *tests, "except AttributeError:", f"    foreign(entry, {{{named}}})"] if checked else []
-
-
-def _kind(array: ArraySpec, spec: Spec) -> str:
-    """The dtype of an array of a launch, as an expression."""
-    if array.like is not None:
-        array = next(each for each in spec.inputs if each.name == array.like)
-    if array.kind == "stored":
-        return "dtype"
-    return "FLOAT32" if array.kind in ("real", "sum") else array.kind.upper()
-
-
-def _unstored(entry: str, name: str, dtype: np.dtype[Any]) -> None:
-    raise DtypeError(f"[{entry}] {name}: expected {', '.join(each.name for each in STORAGES)}, found {dtype.name}")
 
 
 def _foreign(entry: str, given: Mapping[str, Any]) -> None:

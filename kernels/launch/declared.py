@@ -28,6 +28,11 @@ from duoln.core.call import function_of_text
 from duoln.core.spec import ArraySpec, Spec
 from duoln.errors import DtypeError, KernelError, ShapeError
 
+_CPP = {"real": "T", "stored": "T", "sum": "T", "bool": "uint8_t", "int32": "int32_t", "int64": "int64_t",
+        "float32": "float", "float64": "double"}
+_CUDA = {"real": "float", "stored": "storage_t", "sum": "float", "bool": "bool", "int32": "int", "int64": "long long",
+         "uint32": "unsigned", "float32": "float", "float64": "double"}
+"""The types of a prototype's arrays and numbers."""
 DTYPES = {name.upper(): np.dtype(name) for name in ("bool", "int32", "int64", "float32", "float64")}
 """The dtypes that lines name, as INT32."""
 
@@ -128,6 +133,43 @@ def parameters(spec: Spec) -> list[str]:
             *(each.name for each in numbers_of(spec))]
 
 
+def cpp_parameters(spec: Spec) -> list[tuple[str, str]]:
+    """The names and kinds of a C++ entry's parameters; the kind of an array's address is ""."""
+    kinds = {each.name: each.kind for each in numbers_of(spec)}
+    arrays = {each.name for each in (*arrays_of(spec), *spec.outputs)}
+    names = parameters(spec) + ([] if "threads" in kinds else ["threads"])
+    return [(name, "" if name in arrays else kinds.get(name, "int32" if name == "threads" else "int64"))
+            for name in names]
+
+
+def cpp_prototype(entry: str, spec: Spec) -> str:
+    """The prototype of a C++ entry: sizes are int64_t, and the number of threads is the last one."""
+    listed = _arrays(spec, _CPP, "")
+    listed += [f"{_CPP[kind]} {name}" for name, kind in cpp_parameters(spec) if kind]
+    return f'extern "C" void NAMED({entry})({", ".join(listed)})'
+
+
+def cuda_prototype(entry: str, spec: Spec) -> str:
+    """The prototype of a CUDA kernel, but for what stands before its name: sizes are int, and numbers int or float."""
+    listed = _arrays(spec, _CUDA, " __restrict__")
+    kinds = {each.name: each.kind for each in numbers_of(spec)}
+    for name in parameters(spec)[len(listed):]:
+        kind = kinds.get(name, "int32")
+        listed.append(f"const {name.capitalize()} {name}" if kind == "struct" else
+                      f"{'float' if kind[0] == 'f' else 'int'} {name}")
+    return f"{entry}({', '.join(listed)})"
+
+
+def _arrays(spec: Spec, types: dict[str, str], word: str) -> list[str]:
+    inputs = {each.name: each for each in spec.inputs}
+
+    def of(array: ArraySpec, is_read: bool) -> str:
+        kind = inputs[array.like].kind if array.like else array.kind
+        return f"{'const ' if is_read else ''}{types[kind]}*{word} {array.name}"
+
+    return [*(of(each, not each.own) for each in arrays_of(spec)), *(of(each, False) for each in spec.outputs)]
+
+
 def size_of(axis: str) -> str:
     """The number of values along an axis that is bound, as an expression."""
     return f"prod({axis[1:]})" if axis[0] == "*" else axis
@@ -136,6 +178,28 @@ def size_of(axis: str) -> str:
 def shape_of(axes: Sequence[str]) -> str:
     """The shape of these axes as an expression."""
     return f"({''.join(f'*{a[1:]}, ' if a[0] == '*' else f'{a}, ' for a in axes)})"
+
+
+def result_shape(array: ArraySpec, parts: str = "parts") -> str:
+    """The shape of a result as an expression; a sum has so many parts."""
+    if array.kind == "sum":
+        return f"({parts}, {', '.join(array.axes or ())})"
+    return f"{array.like}.shape" if array.like else shape_of(array.axes or ())
+
+
+def dtype_of(array: ArraySpec, spec: Spec, word: Callable[[str], str]) -> str:
+    """The dtype of an array on a GPU as an expression; `word` makes that of its name."""
+    if array.like is not None:
+        array = next(each for each in spec.inputs if each.name == array.like)
+    return "dtype" if array.kind == "stored" else word("float32" if array.kind in ("real", "sum") else array.kind)
+
+
+def stored_in(spec: Spec) -> tuple[ArraySpec | None, list[str]]:
+    """The array whose dtype is that of a call on a GPU, and the lines that give `dtype` and its number `storage`."""
+    stored = next((each for each in arrays_of(spec) if each.kind == "stored" and not each.optional), None)
+    return stored, [] if stored is None else [
+        f"dtype = {stored.name}.dtype", "storage = STORAGES.get(dtype)", "if storage is None:",
+        f"    unstored(entry, {stored.name!r}, dtype)"]
 
 
 def taken(array: ArraySpec, dtype: str | None, bound: set[str], copies: bool = True) -> list[str]:
@@ -197,6 +261,11 @@ def misfit(entry: str, name: str, array: Any, dtype: Any, shape: Sequence[int]) 
     if array.dtype != dtype:
         raise DtypeError(f"[{entry}] {name}: expected {_name(dtype)}, found {_name(array.dtype)}")
     raise ShapeError(f"[{entry}] {name}: expected shape {tuple(shape)}, found {tuple(array.shape)}")
+
+
+def unstored(entry: str, name: str, dtype: Any) -> None:
+    """Raises the error for a dtype that no kernel of 16 bits takes."""
+    raise DtypeError(f"[{entry}] {name}: expected float32, float16 or bfloat16, found {_name(dtype)}")
 
 
 def _name(dtype: Any) -> str:

@@ -18,7 +18,7 @@ import mlx.core as mx
 
 from duoln.backends.protocol import Array, Shape
 from duoln.core.spec import ArraySpec as Declared, Spec
-from duoln.errors import DtypeError, KernelError
+from duoln.errors import KernelError
 from duoln.kernels import source
 from duoln.kernels.launch import declared
 from duoln.kernels.launch.declared import Layout
@@ -69,8 +69,9 @@ def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = decl
     """
     arrays, axes = declared.arrays_of(spec), declared.axes_of(spec)
     wanted = list(inspect.signature(plan).parameters)
-    kinds = {each.name: _kind(each, spec) for each in (*arrays, *spec.outputs)}
-    stored = next((each for each in arrays if each.kind == "stored" and not each.optional), None)
+    kinds = {each.name: declared.dtype_of(each, spec, lambda name: f"mx.{'bool_' if name == 'bool' else name}")
+             for each in (*arrays, *spec.outputs)}
+    stored, of_storage = declared.stored_in(spec)
     optional = [each.name for each in (*arrays, *spec.outputs) if each.optional]
     numbers = [each for each in declared.numbers_of(spec) if each.name not in wanted]
 
@@ -94,11 +95,8 @@ def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = decl
                 for each in spec.outputs]
 
     known = {"mx": mx, "prod": prod, "misfit": declared.misfit, "run": run, "plan": plan, "STORAGES": STORAGES,
-             "unstored": _unstored}
-    lines = ["storage = 0"]
-    if stored is not None:
-        lines = [f"dtype = {stored.name}.dtype", "storage = STORAGES.get(dtype)", "if storage is None:",
-                 f"    unstored(entry, {stored.name!r}, dtype)"]
+             "unstored": declared.unstored}
+    lines = of_storage or ["storage = 0"]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
         lines += declared.taken(each, None if each is stored else kinds[each.name], bound, copies=False)
@@ -111,21 +109,12 @@ def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = decl
               for each in numbers]
     shapes = []
     for each in spec.outputs:
-        shape = f"(layout.parts, {', '.join(each.axes or ())})" if each.kind == "sum" else \
-            f"{each.like}.shape" if each.like else declared.shape_of(each.axes or ())
+        shape = declared.result_shape(each, "layout.parts")
         shapes.append(f"{each.name!r}: {f'{shape} if {each.name} else None' if each.optional else shape}")
     lines += [f"made = run(layout, storage, {{{', '.join(given)}}}, {{{', '.join(shapes)}}}, "
               f"({', '.join(kinds[each.name] for each in spec.outputs)},))",
               "return made[0]" if len(spec.outputs) == 1 else "return tuple(made)"]
     return declared.function(file, entry, spec, lines, known)
-
-
-def _kind(array: Declared, spec: Spec) -> str:
-    """The dtype of an array of a launch, as an expression."""
-    if array.like is not None:
-        array = next(each for each in spec.inputs if each.name == array.like)
-    return "dtype" if array.kind == "stored" else \
-        f"mx.{'float32' if array.kind in ('real', 'sum') else 'bool_' if array.kind == 'bool' else array.kind}"
 
 
 def _flat(array: Declared) -> str:
@@ -135,10 +124,6 @@ def _flat(array: Declared) -> str:
         return array.name
     flat = f"{array.name}.reshape({', '.join(map(declared.size_of, axes)) if len(axes) > 1 else '-1'})"
     return f"None if {array.name} is None else {flat}" if array.optional else flat
-
-
-def _unstored(entry: str, name: str, dtype: Any) -> None:
-    raise DtypeError(f"[{entry}] {name}: expected float32, float16 or bfloat16, found {str(dtype).rpartition('.')[2]}")
 
 
 class Layouts:

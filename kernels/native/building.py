@@ -6,6 +6,7 @@ A process that is killed, or a full disk, leaves no half library.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shlex
 import shutil
@@ -375,7 +376,7 @@ def _keep(running: Running, plan: Plan) -> None:
                     plan.compiler.version, target.platform, target.needs, target.vector_bits, storage.cpu_digest(),
                     storage.file_digest(running.built))
     written = storage.record_path(running.built)
-    storage.write_record(record, written)
+    written.write_text(json.dumps(record._asdict(), indent=1) + "\n", encoding="utf-8")
     for made in (written, running.built):
         made.chmod(plan.mode)
     written.replace(storage.record_path(path))

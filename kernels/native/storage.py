@@ -242,11 +242,6 @@ def check_library(each: Stored) -> None:
         raise OSError(f"{each.path} is not what was compiled")
 
 
-def write_record(record: Record, path: Path) -> None:
-    """Write a record."""
-    path.write_text(json.dumps(record._asdict(), indent=1) + "\n", encoding="utf-8")
-
-
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

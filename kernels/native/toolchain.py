@@ -59,7 +59,7 @@ def compiler() -> Compiler | None:
     machine.
     """
     answered = _answered()
-    return None if answered is None or (_is_asked() and refusal(answered)) else answered
+    return None if answered is None or (os.environ.get(_ASKED) and refusal(answered)) else answered
 
 
 @cache
@@ -73,10 +73,6 @@ def _answered() -> Compiler | None:
         if not isinstance(done, Exception) and done.returncode == 0 and done.stdout.strip():
             return Compiler(command, done.stdout.splitlines()[0])
     return None
-
-
-def _is_asked() -> bool:
-    return bool(os.environ.get(_ASKED))
 
 
 @cache

@@ -7,9 +7,8 @@ uses MLX's own differentiation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
 import mlx.core as mx
 
@@ -91,18 +90,3 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
     made: tuple[Array | None, ...] = _BACKWARD[centred](
         x, residual, gain, bias, dy, d_total, eps, NUMBERS[activation], needs[0], needs[1], needs[2] and centred)
     return made
-
-
-def differentiable(eps: float = 1e-5) -> Callable[[Array, Array, Array], Array]:
-    """Layer norm of x (..., width) with gain and bias (width,) as a function for `mx.grad`, with this gradient."""
-
-    @mx.custom_function
-    def layer_norm(x: Array, gain: Array, bias: Array) -> Array:
-        return mx.fast.layer_norm(x, gain, bias, eps)
-
-    @layer_norm.vjp
-    def layer_norm_vjp(primals: Sequence[Array], dy: Array, y: Array) -> tuple[Array | None, ...]:
-        x, gain, bias = primals
-        return backward(x, gain, bias, dy, eps, None, (True, True, True))
-
-    return cast(Callable[[Array, Array, Array], Array], layer_norm)

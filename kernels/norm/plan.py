@@ -74,11 +74,6 @@ def plan(width: int, vector: int, storage: int = 0, norm: Norm = LAYER) -> Plan:
     """
     for threads, chunks, blocks in _LADDER:
         if width <= threads * chunks * 4:
-            widest = _widest(chunks, storage)
+            widest = 8 if storage and chunks > 1 else 4  # values of a 16-byte access, as far as a thread has them
             return Plan(threads, chunks, widest if vector >= widest else 1, blocks, storage, norm)
     return _WIDE._replace(storage=storage, norm=norm)
-
-
-def _widest(chunks: int, storage: int) -> int:
-    """The values of a 16-byte access, as far as the chunks of a thread have them."""
-    return 8 if storage and chunks > 1 else 4

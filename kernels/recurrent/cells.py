@@ -90,11 +90,6 @@ class Norms(NamedTuple):
     cell: bool
     """True if an LSTM's cell is normalised before the output."""
 
-    @property
-    def number(self) -> int:
-        """The number in cell.cpp: 0 without norms, 1 with a norm of the cell, 2 with norms of the gates (and cell)."""
-        return 2 if self.gates else int(self.cell)
-
     @classmethod
     @cache
     def of(cls, cell: str, norm: str) -> Norms:

@@ -2,7 +2,7 @@
 
 A cluster of blocks keeps the recurrent weights for all time steps (`cluster_walk.cuh`). Of the plans that fit a device,
 the one is taken whose time step should take the fewest cycles. These are counted work and latencies published for an
-H100 (`Step`), which no GPU has confirmed; `duoln bench survey` measures the exchange first
+H100 (`_cycles`), which no GPU has confirmed; `duoln bench survey` measures the exchange first
 (`device_limits/exchange.cu`), then the walks.
 """
 
@@ -75,47 +75,22 @@ _PART_CYCLES = 8
 _WARPS, _SCHEDULERS = THREADS // 32, 4
 
 
-class Step(NamedTuple):
-    """A time step of one cluster."""
+def _cycles(direction: str, cluster: int, rows: int, each: int, slices: int, length: int, kept: int, hidden: int,
+            norms: int) -> float:
+    """Cycles of a time step of one cluster, by counted work and published latencies.
 
-    direction: str
-    """"forward" or "backward"."""
-    cluster: int
-    rows: int
-    each: int
-    slices: int
-    length: int
-    """Inputs of a slice of the product."""
-    kept: int
-    """Those whose weights are in registers."""
-    hidden: int
-    norms: int
-    """Exchanges of norms; one of the states comes on top."""
-
-    @property
-    def product(self) -> float:
-        """Cycles of the product: it multiplies, or it reads shared memory, 128 bytes a cycle."""
-        multiply = _WARPS * self.each * self.length * self.rows / _SCHEDULERS
-        read = _WARPS * (self.length / 4 * self.rows + (self.length - self.kept) * self.each)
-        return max(multiply, read)
-
-    @property
-    def exchange(self) -> float:
-        """Cycles of one exchange."""
-        return _ALONE_CYCLES if self.cluster == 1 else _EXCHANGE_CYCLES
-
-    @property
-    def pushed(self) -> float:
-        """Cycles in which the states, or the parts of their gradients, leave a block."""
-        copies = self.slices if self.direction == "backward" else 1
-        return 0 if self.cluster == 1 else 4 * self.rows * self.hidden * copies / _PUSHED_BYTES
-
-    @property
-    def cycles(self) -> float:
-        """Cycles of the whole time step."""
-        parts = self.slices * (self.cluster if self.direction == "backward" else 1)
-        return (self.product + _BARRIER_CYCLES + (1 + self.norms) * self.exchange + self.pushed
-                + _ROW_CYCLES[self.direction] + self.norms * _NORM_CYCLES + parts * _PART_CYCLES)
+    `length` are the inputs of a slice of the product, `kept` those whose weights are in registers, `norms` the
+    exchanges of norms; one of the states comes on top.
+    """
+    is_backward = direction == "backward"
+    multiply = _WARPS * each * length * rows / _SCHEDULERS
+    read = _WARPS * (length / 4 * rows + (length - kept) * each)  # of shared memory, 128 bytes a cycle
+    exchange = _ALONE_CYCLES if cluster == 1 else _EXCHANGE_CYCLES
+    copies, parts = (slices, slices * cluster) if is_backward else (1, slices)
+    # The states, or the parts of their gradients, leave a block.
+    pushed = 0 if cluster == 1 else 4 * rows * hidden * copies / _PUSHED_BYTES
+    return (max(multiply, read) + _BARRIER_CYCLES + (1 + norms) * exchange + pushed
+            + _ROW_CYCLES[direction] + norms * _NORM_CYCLES + parts * _PART_CYCLES)
 
 
 class ClusterPlan(NamedTuple):
@@ -183,7 +158,7 @@ def _plans(gates: int, variant: Fused, direction: str, hidden: int, batch: int,
                 if at_once > THREADS:
                     continue
                 slices = min(THREADS // at_once, ceil(inputs / 4), _MOST_SLICES)
-                length = _fours(ceil(inputs / slices))
+                length = ceil(ceil(inputs / slices) / 4) * 4
                 registers = _registers(direction, rows, each, ceil(own / _LANES)) - variant.registers
                 kept = min(registers // each // 4 * 4, length)
                 if kept < length:
@@ -193,9 +168,8 @@ def _plans(gates: int, variant: Fused, direction: str, hidden: int, batch: int,
                 rest = (length - kept) * each * at_once * slices * 4
                 if kept < 4 or static > _STATIC_SHARED or static + rest + _RESERVED_SHARED > device.shared:
                     continue
-                step = Step(direction, cluster, rows, each, slices, length, kept, hidden,
-                                          len(exchanged))
-                yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * step.cycles)
+                cycles = _cycles(direction, cluster, rows, each, slices, length, kept, hidden, len(exchanged))
+                yield ClusterPlan(hidden, cluster, rows, each, slices, kept, rest, waves * cycles)
 
 
 def _registers(direction: str, rows: int, each: int, units: int) -> int:
@@ -210,7 +184,3 @@ def _static(exchanged: Sequence[int], columns: int, cluster: int, rows: int, sli
     vectors = 2 * rows * slices * length * 4
     parts = 2 * slices * rows * columns * 4
     return of_norms + vectors + parts + 32
-
-
-def _fours(n: int) -> int:
-    return ceil(n / 4) * 4

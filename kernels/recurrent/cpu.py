@@ -325,9 +325,9 @@ class _CellSaved(NamedTuple):
 
     def arguments(self, **more: Any) -> dict[str, Any]:
         """The arguments that both directions share, and more."""
-        return {**self._asdict(), "variant": Norms.of("lstm", self.norm).number,
-                "threads": native.threads_for(self.x_proj.nbytes),
-                **self.parameters, **more}
+        normed = Norms.of("lstm", self.norm)
+        return {**self._asdict(), "variant": 2 if normed.gates else int(normed.cell),  # as cell.cpp has them
+                "threads": native.threads_for(self.x_proj.nbytes), **self.parameters, **more}
 
 
 def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Array, *norm_arrays: Array, norm: str,

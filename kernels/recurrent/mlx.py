@@ -170,11 +170,6 @@ def supports_any(be: Backend, x: Array, *arrays: Array, norm: str, **attrs: Any)
     return None if x.size and arrays[0].size else "there are no values"
 
 
-def _formula_rule(cell: str) -> Rule:
-    """The rule of a cell for every variant, on any device."""
-    return _rule("steps without products", cell, FormulaSteps, supports_any)
-
-
 class _CellSaved(NamedTuple):
     steps: MetalSteps
     kept: Any
@@ -213,7 +208,7 @@ def _cell_vjp(be: Backend, saved: _CellSaved, gouts: tuple[Array | None, ...],
 def attach() -> None:
     """Add the rules to `rnn`, `lstm`, `gru` and `lstm_cell`."""
     for operator, cell in ((ops.rnn, "rnn"), (ops.lstm, "lstm"), (ops.gru, "gru")):
-        operator.add(_formula_rule(cell), backend="mlx")
+        operator.add(_rule("steps without products", cell, FormulaSteps, supports_any), backend="mlx")
         if cell in metal.FORWARD:
             operator.add(_rule("metal cells", cell, MetalSteps, metal.supports(cell, supports_any)), backend="mlx")
     supports = metal.supports("lstm", supports_any)

@@ -5,14 +5,18 @@ from types import SimpleNamespace
 from duoln.kernels import source
 
 
-def break_text(monkeypatch, old, new):
-    """From now on every CUDA kernel is compiled with `new` in the place of `old`. Returns the list of whether each text had it."""
+def break_text(monkeypatch, old, new, only=""):
+    """From now on every CUDA kernel, or `only` that one, is compiled with `new` in the place of `old`. Returns the list of whether each text
+    had it.
+    """
     from duoln.kernels.launch import cuda as launch
 
-    in_text = []
+    in_text, sound = [], launch.Kernel.compiled
 
     def compiled(self, macros):
         text = source.text(self.file)
+        if only not in ("", self.entry):
+            return sound(self, macros)
         in_text.append(old in text)
         options = tuple(f"-D{k}={v}" for k, v in macros.items())
         return launch.cupy.RawModule(code=text.replace(old, new), options=options).get_function(self.entry)

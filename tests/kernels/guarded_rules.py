@@ -1,18 +1,19 @@
 """The table of layouts in memory between guard pages: a program, since an access outside an array ends it.
 
-    python guarded_rules.py SIDE short|every|long|BROKEN
+    python guarded_rules.py SIDE short|every|long|broken
 
 `short` puts all arrays of a case into three layouts, `every` each array into each layout; `long` does so with the cases
 of the long run. It names every case before it runs it, so that the last name is the case that ended the process, and says
-at last how many there were. A name of `BROKEN` breaks the convolution first.
+at last how many there were. `broken` lets a rule read one value that is not its own.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +23,13 @@ _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "tools"), str(_TESTS / "plugins"), str(_TESTS)]
 
 import operator_cases
-import windowed_conv
 from layout_table import Placing, Subject, layout_cases, long_layout_cases
-from layouts import FAR, PLAIN, Layout
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from layouts import FAR, PLAIN
+from numpy.lib.stride_tricks import as_strided
 
 from duoln import ops, runtime
+from duoln.backends.protocol import Backend
+from duoln.core import Rule
 from duoln.kernels import host
 from duoln.testing import guard_pages
 
@@ -45,48 +47,25 @@ def placings(subject: Subject, every: bool) -> Iterator[Placing]:
 
 
 def _tight(placing: Placing) -> Placing:
-    arrays, gouts = (tuple(_without_margin(layout) for layout in layouts) for layouts in (placing.arrays, placing.gouts))
+    arrays, gouts = (tuple(replace(layout, margin=0) for layout in layouts) for layouts in (placing.arrays, placing.gouts))
     return placing._replace(arrays=arrays, gouts=gouts)
 
 
-def _without_margin(layout: Layout) -> Layout:
-    return replace(layout, margin=0)
-
-
-def _shifted(values: int) -> Callable[[np.ndarray, tuple[int, int], tuple[int, int]], np.ndarray]:
-    """Windows that begin so many values away from where they should."""
-
-    def windows(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
-        right = sliding_window_view(padded, kernel, axes)
-        two = as_strided(padded.reshape(-1), (2,), (values * padded.itemsize,))
-        return as_strided(two[1:], right.shape, right.strides)
-
-    return windows
-
-
-def _unit_steps(padded: np.ndarray, kernel: tuple[int, int], axes: tuple[int, int]) -> np.ndarray:
-    """Windows that end with the strides of the images, also along axes of length 1, which may have any."""
-    right = sliding_window_view(padded, kernel, axes)
-    width = padded.shape[2]
-    return as_strided(padded, right.shape, (padded.strides[0], padded.strides[1], padded.strides[2], padded.strides[3],
-                                            width * padded.strides[2], padded.strides[2]))
-
-
-BROKEN = {"too-late": _shifted(1), "too-early": _shifted(-1), "unit-steps": _unit_steps}
-"""Windows of the convolution that lie one value too far on, one too far back, and where no stride leads."""
+def _outside(side: guard_pages.Side, be: Backend, x: np.ndarray) -> tuple[np.ndarray, None]:
+    """Reads the value beside an array."""
+    flat = as_strided(x, (2,), (-x.itemsize if side == "start" else x.nbytes,))
+    return x * x + 0 * flat[1], None
 
 
 def main(side: guard_pages.Side, which: str) -> int:
     """Run the cases; how many there were."""
     backend = runtime.backend("numpy")
     rule_cases = long_layout_cases() if which == "long" else list(layout_cases())
-    if which in BROKEN:
-        ops.conv2d._rules["numpy"] = [windowed_conv.RULE]
-        windowed_conv.sliding_window_view = BROKEN[which]
-        rule_cases = [rule_case for rule_case in rule_cases if rule_case.op == "conv2d"]
     subjects = [Subject(rule_case, backend) for rule_case in rule_cases]  # before the guards: these run the composed rules
-    if which not in BROKEN:
-        subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_cases.layout_cases()]
+    subjects += [Subject(rule_case, backend, module) for rule_case, module in operator_cases.layout_cases()]
+    if which == "broken":
+        ops.square._rules["numpy"] = [Rule("outside", functools.partial(_outside, side))]
+        subjects = [subject for subject in subjects if subject.case.op == "square"]
     # The rules' own buffers lie between the guards without what they add for cache lines.
     host.empty = lambda shape, dtype: np.empty(shape, dtype)
     guarded = guard_pages.install(side)

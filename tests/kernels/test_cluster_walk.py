@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 import stand_in_cupy
+from broken_text import break_text
 from conftest import GPU, STAND_IN
-from h100 import H100, with_clusters
+from h100 import H100, use_h100, with_clusters
 from zeros import zeros
 
 from duoln import ops
@@ -71,10 +72,6 @@ def test_walk_under_many_seeds(case, cluster, on_clusters):
     assert outcome.rule == "cuda walk" and outcome.passed, outcome
 
 
-def test_there_are_many_cases():
-    assert len(_cases([*SHAPES, *LONG_SHAPES])) >= 300
-
-
 @pytest.mark.minutes
 @pytest.mark.parametrize(("cell", "norm", "hidden"), [("lstm", "layer", 400), ("gru", "layer", 400), ("rnn", "layer", 240)])
 def test_sizes_of_the_paper(cell, norm, hidden, on_clusters):
@@ -92,6 +89,62 @@ def test_a_large_mean_of_the_cell(on_clusters):
         inputs[place] = 0 * inputs[place]
     outcome = selftest.prove(case._replace(make=lambda inputs=inputs: inputs), on_clusters(4))
     assert outcome.rule == "cuda walk" and outcome.passed, outcome
+
+
+# Broken walks: the machine finds each --------------------------------------------------------------------------------
+
+_BUFFERS = "int slot_of(int use) { return use & 1; }\n__device__ __forceinline__ int parity_of(int use) { return use >> 1 & 1; }"
+_ONE_BUFFER = "int slot_of(int use) { return 0; }\n__device__ __forceinline__ int parity_of(int use) { return use & 1; }"
+BROKEN = {  # what is broken, of which norm and direction: the text, and what takes its place
+    ("no wait for what blocks tell", "layer", "forward"): ("    wait_at(signal, parity_of(use));\n", ""),
+    ("no wait for the states", "layer", "forward"): ("if (t > 0) wait_at(states.signals[slot_of(t)], parity_of(t - 1));", ""),
+    ("no wait for the gradient of the states", "layer", "backward"): ("    wait_at(d.signals[slot], parity_of(use));\n", ""),
+    **{("one buffer", norm, direction): (_BUFFERS, _ONE_BUFFER)
+       for norm, direction in (("none", "forward"), ("none", "backward"), ("layer", "forward"))},
+    **{("the wrong parity", "layer", direction): ("return use >> 1 & 1;", "return ~use >> 1 & 1;") for direction in ("forward", "backward")},
+    ("states are sent after the last time step", "layer", "forward"): ("if (t + 1 < time_steps) send", "send"),
+    ("no barrier of the cluster before the first push", "layer", "forward"): ("    cluster_barrier();\n", "    __syncthreads();\n"),
+    ("a block tells all but the last", "layer", "forward"): ("if (p.lane < CLUSTER) push_values", "if (p.lane < CLUSTER - 1) push_values"),
+    ("too few bytes are expected", "layer", "forward"): ("ROWS * HIDDEN * int(sizeof(float))", "(ROWS * HIDDEN - 1) * int(sizeof(float))"),
+    ("bytes are expected by every thread", "layer", "forward"): ("if (threadIdx.x == 0) expect_at(signal", "expect_at(signal"),
+    ("parts of the product are read at once", "layer", "forward"): (
+        "        product<Cell>(weights, states, partial, t);\n        __syncthreads();", "        product<Cell>(weights, states, partial, t);"),
+    ("the gradient of the gates is multiplied at once", "layer", "backward"): ("        __syncthreads();\n        distribute", "        distribute"),
+}
+
+
+@pytest.mark.few
+@pytest.mark.parametrize(("what", "norm", "direction"), BROKEN)
+def test_a_broken_walk_is_found(what, norm, direction, gpu, monkeypatch):
+    use_h100(monkeypatch, (4, 2))
+    in_text = break_text(monkeypatch, *BROKEN[what, norm, direction], only=f"lstm_walk_{direction}")
+    outcome, *_ = selftest.run(gpu, [recurrent("lstm", norm, (5, 3, 2, 12))], repeats=1)
+    assert any(in_text), "the text to break is not there any more"
+    assert not outcome.passed and f"lstm_walk_{direction}" in outcome.problem, outcome
+
+
+def test_all_blocks_add_up_in_one_order(gpu, monkeypatch):
+    """Units that are alike in two blocks stay so to the bit, unless each block begins with its own values."""
+    use_h100(monkeypatch, (4, 2))
+    case = recurrent("lstm", "layer", (5, 3, 2, 12))
+    inputs = [None if a is None else a.copy() for a in case.inputs]
+    for a in inputs:
+        if a is not None and a.shape[-1] % 12 == 0:
+            units = a.reshape(-1, 4, 3)  # of each block
+            units[:, 1] = units[:, 0]
+
+    def differ():
+        arrays = [None if a is None else gpu.asarray(a) for a in inputs]
+        [walk] = [rule for rule in ops.lstm.rules(gpu.name) if rule.name == "cuda walk"]
+        units = gpu.to_numpy(walk.forward(gpu, *arrays, **case.attrs)[0][0]).reshape(5, 3, 4, 3)
+        return (units[:, :, 0] != units[:, :, 1]).any()
+
+    assert not differ()
+    break_text(monkeypatch, "told.values[slot_of(use)][rank][p.row][n]", "told.values[slot_of(use)][(rank + p.rank) % CLUSTER][p.row][n]")
+    try:
+        assert differ()
+    except KernelError as error:
+        assert "a push over what is read" in str(error)
 
 
 # Launches ---------------------------------------------------------------------------------------------------------
@@ -159,9 +212,6 @@ def test_clusters_that_do_not_fit_are_not_planned():
     assert plan("lstm", "layer", "forward", 240, 32, H100).cluster == 8
     assert plan("lstm", "layer", "forward", 240, 32, with_clusters(1, 2, 4)).cluster == 4
     assert plan("lstm", "layer", "forward", 240, 32, with_clusters(1)) is None
-
-
-def test_who_has_no_clusters():
     assert plan("lstm", "layer", "forward", 64, 8, RTX_4090) is None
 
 
@@ -173,21 +223,26 @@ def _refusal(gpu, cell, hidden):
     return walk.supports(gpu, *arrays, **case.attrs)
 
 
-def test_why_a_walk_cannot_run(on_clusters):
+def test_why_a_walk_cannot_run(on_clusters, monkeypatch):
     gpu = on_clusters(None)
     assert _refusal(gpu, "lstm", 64) is None
     assert _refusal(gpu, "lstm", 1024) == "the weights of 1024 units do not fit the multiprocessors of a cluster"
     assert _refusal(gpu, "gru", 5000) == "5000 hidden units are more than 4096"
-
-
-def test_walks_are_switched_off(on_clusters, monkeypatch):
-    gpu = on_clusters(None)
     monkeypatch.setenv("DUOLN_WALK", "0")
     assert _refusal(gpu, "lstm", 64) == "DUOLN_WALK is 0"
 
 
-def _asked(gpu, monkeypatch, answer):
-    """Why a walk cannot run on a Hopper whose driver gives this answer, and what it was asked."""
+def _fails(*sizes):
+    raise KernelError("libcuda.so.1: undefined symbol")
+
+
+@pytest.mark.parametrize(("answer", "refused", "times"), [
+    (lambda blocks, threads, shared: 128 // blocks, [None, None], len(CLUSTERS)),
+    (lambda blocks, threads, shared: 8 if blocks <= 4 else 0,
+     [None, "the weights of 400 units do not fit the multiprocessors of a cluster"], len(CLUSTERS)),
+    (_fails, ["the driver does not say which clusters fit: libcuda.so.1: undefined symbol"] * 2, 1)], ids=["all", "small ones", "no answer"])
+def test_the_driver_is_asked_once_which_clusters_fit(answer, refused, times, gpu, monkeypatch):
+    """The reasons for 64 units, and for 400."""
     from duoln.kernels.launch import cuda as launch
     from duoln.kernels.recurrent import cuda_walk
 
@@ -196,28 +251,10 @@ def _asked(gpu, monkeypatch, answer):
     monkeypatch.setattr(cuda_walk.clusters, "most_active", lambda function, *sizes: asked.append(sizes) or answer(*sizes))
     cuda_walk._device_of.cache_clear()
     try:
-        return [_refusal(gpu, "lstm", hidden) for hidden in (64, 400)], asked
+        assert [_refusal(gpu, "lstm", hidden) for hidden in (64, 400)] == refused
     finally:
         cuda_walk._device_of.cache_clear()
-
-
-def test_the_driver_is_asked_once(gpu, monkeypatch):
-    refused, asked = _asked(gpu, monkeypatch, lambda blocks, threads, shared: 128 // blocks)
-    assert refused == [None, None]
-    assert asked == [(blocks, 256, 227 << 10) for blocks in CLUSTERS]
-
-
-def test_the_driver_refuses_large_clusters(gpu, monkeypatch):
-    refused, _ = _asked(gpu, monkeypatch, lambda blocks, threads, shared: 8 if blocks <= 4 else 0)
-    assert refused == [None, "the weights of 400 units do not fit the multiprocessors of a cluster"]
-
-
-def test_a_driver_that_does_not_answer(gpu, monkeypatch):
-    def fails(*sizes):
-        raise KernelError("libcuda.so.1: undefined symbol")
-
-    refused, asked = _asked(gpu, monkeypatch, fails)
-    assert refused == ["the driver does not say which clusters fit: libcuda.so.1: undefined symbol"] * 2 and len(asked) == 1
+    assert asked == [(blocks, 256, 227 << 10) for blocks in CLUSTERS[:times]]
 
 
 def test_the_stand_in_has_no_clusters(gpu):

@@ -27,8 +27,6 @@ CLAIMS = {
     "softplus": Claim("softplus(x)", "fmax(x, W(0)) + log1p(exp(-fabs(x)))"),
     "error_function": Claim("error_function(x)", "erf(x)"),
     "error_function_slope": Claim("error_function_slope(x)", "2 * exp(-x * x) / sqrt(acos(W(-1)))"),
-    "gaussian_density": Claim("gaussian_density(x)", DENSITY),
-    "gaussian_distribution": Claim("gaussian_distribution(x)", PHI),
     "gelu": Claim("gelu(x)", f"(x < -100 ? W(0) : x * {PHI})"),
     "gelu_slope": Claim("gelu_slope(x)", f"{PHI} + (isinf(x) ? W(0) : x * {DENSITY})", scale=f"fmax({PHI}, fabs(x) * {DENSITY})"),
 }

@@ -72,9 +72,7 @@ def test_a_scalar_of_numpy_is_never_given_by_its_address():
     check_error(DtypeError, lambda: table([np.zeros(3, np.float32), np.float32(2)]), "array", "float32")
 
 
-@pytest.mark.parametrize("address", [host.address, host._by_interface], ids=["this Python", "any Python"])
-def test_places_are_of_words_that_hold_addresses(address, monkeypatch, rng):
-    monkeypatch.setattr(host, "address", address)
+def test_places_are_of_words_that_hold_addresses(rng):
     arrays = [rng.standard_normal(5), np.zeros((2, 3), np.float32)[1:], np.zeros(0)]
     places = host.places(arrays)
     words = [ctypes.c_int64.from_address(int(place)).value for place in places]

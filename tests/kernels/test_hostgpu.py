@@ -9,13 +9,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-import stand_in_cupy
-from conftest import GPU, STAND_IN
 
-from duoln.errors import KernelError
 from duoln.kernels import source
-from duoln.kernels.registry import every_case
-from duoln.testing import check_error, hostgpu, selftest
+from duoln.testing import hostgpu
 from duoln.testing.hostgpu import HostGpuError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
@@ -70,6 +66,20 @@ TWO_BLOCKS = ["y[0] += 1;", "y[0] = 1;", "if (blockIdx.x == 0) y[0] = 1; else y[
               "if (blockIdx.x == 0) y[0] = 1; else y[1 + blockIdx.x] = *(volatile float*)y;",
               "if (blockIdx.x == 0) *(volatile float*)y = 1; else y[1 + blockIdx.x] = y[0];",
               "if (blockIdx.x == 0) atomicAdd(y, 1.0f); else y[1 + blockIdx.x] = y[0];"]
+
+
+TELL = kernel("float* data, volatile unsigned* flags, float* y", """
+    const unsigned pair = blockIdx.x / 2;
+    if (threadIdx.x) return;
+    if (blockIdx.x % 2) {
+        data[pair] = pair + 1;
+        __threadfence();  // of the one who tells
+        flags[pair] = 1;
+    } else {
+        while (flags[pair] == 0) {}
+        __threadfence();  // of the one who listens
+        y[pair] = data[pair];
+    }""")
 
 
 def declared(floats):
@@ -180,6 +190,16 @@ REFUSED = {
                                {"grid": (8,), "block": (32,), "seeds": SEEDS}) for body in TWO_BLOCKS},
     **{f"a warp, {between}": (r"'y' at byte .* of its own block", kernel("float* y", WARP.format(between)), lambda: [zeros(32)],
                               {"block": (32,), "seeds": SEEDS}) for between in ("", "__shfl_xor_sync(0xffffffffu, 1, 1);")},
+    **{f"no fence {of}": (r"argument 'data'.*race", TELL.replace(f"__threadfence();  // {of}", ""),
+                          lambda: [zeros(4), zeros(4, dtype=np.uint32), zeros(4)],
+                          {"grid": (8,), "block": (32,), "seeds": SEEDS, "cooperative": True})
+       for of in ("of the one who tells", "of the one who listens")},
+    "__ldg of what the kernel writes": ("'y': __ldg reads", kernel("float* y", "y[threadIdx.x] = 1; __syncthreads(); y[threadIdx.x] = __ldg(y + threadIdx.x);"),
+                                        lambda: [zeros(64)], {"block": (64,), "seeds": SEEDS}),
+    "a warp's barrier for four warps": ("'part'.*no barrier", TURN.replace("metal::threadgroup_barrier(FLAGS);", "__syncwarp();").replace(
+        "thread_index_in_threadgroup", "threadIdx.x").replace("BOTH", "0"), lambda: [ramp(64), zeros(64), zeros(64)], {"block": (64,), "seeds": SEEDS}),
+    "two shuffles at once": ("while other lanes", kernel("float* y", "y[threadIdx.x] = threadIdx.x & 1 ? __shfl_xor_sync(0xffffffffu, 1.0f, 1) : "
+                                                         "__shfl_down_sync(0xffffffffu, 1.0f, 1);"), lambda: [zeros(32)], {"block": (32,)}),
     "a barrier of blocks alone": (r"'y' at byte .* of block", WHOLE_GRID.replace("BARRIER", "__syncthreads();"),
                                   lambda: [zeros(128), zeros(128)],
                                   {"grid": (4,), "block": (32,), "seeds": SEEDS, "cooperative": True}),
@@ -193,6 +213,13 @@ def test_what_is_wrong_is_refused(name):
     for seed in options.pop("seeds", [0]):
         with pytest.raises(HostGpuError, match=message):
             run(text, *make(), seed=seed, **options)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_tell_each_other_with_fences(seed):
+    data, flags, y = zeros(4), zeros(4, dtype=np.uint32), zeros(4)
+    run(TELL, data, flags, y, grid=(8,), block=(32,), seed=seed, cooperative=True)
+    np.testing.assert_array_equal(y, ramp(4) + 1)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -481,16 +508,6 @@ def test_stores_before_a_barrier_of_the_cluster_are_seen_behind_it():
             "cluster_barrier();") + " else cluster_barrier();", seed), before + 1)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("width", [4, 8, 16, 1024])
-def test_what_measures_pushes(width):
-    program = hostgpu.compile(source.text("device_limits/push.cu"), {"CLUSTER": CLUSTER, "THREADS": 256, "WIDTH": width})
-    for seed in range(3):
-        heard = zeros(CLUSTER, dtype=np.uint32)
-        program.launch("push_in_cluster", (CLUSTER,), (256,), [heard, np.int32(5)], seed=seed)
-        np.testing.assert_array_equal(heard, 5)
-
-
 def test_grids_of_whole_clusters_of_a_size_that_was_asked_for():
     for options, message in (({"blocks": 6}, "expected a grid of whole clusters of 4 blocks"),
                              ({"cluster": 16, "blocks": 16},
@@ -498,51 +515,6 @@ def test_grids_of_whole_clusters_of_a_size_that_was_asked_for():
         with pytest.raises(HostGpuError, match=message):
             in_clusters(BEGIN, 0, **options)
     in_clusters(BEGIN, 0, cluster=16, blocks=16, most_cluster=16)
-
-
-# Through the stand-in ---------------------------------------------------------------------------------------
-
-MISALIGNED = next(c for c in every_case() if "5 x 128, mean 10, no bias, misaligned" in str(c))
-
-
-@pytest.mark.long
-@pytest.mark.skipif(GPU != STAND_IN, reason="a kernel that reads at a wrong address could take a real device with it")
-def test_a_rule_that_ignores_addresses_fails(gpu, monkeypatch):
-    from duoln.kernels import norm
-    from duoln.kernels.launch import cuda
-
-    assert selftest.prove(MISALIGNED, gpu).passed
-    monkeypatch.setattr(norm, "_vector", lambda width, aligned: 4 if width % 4 == 0 else 1)
-    for layouts in cuda.Layouts.every:
-        monkeypatch.setattr(layouts, "known", {})
-    check_error(KernelError, lambda: selftest.prove(MISALIGNED, gpu), "argument 'x'", "an address that 16 divides")
-
-
-@pytest.mark.skipif(GPU != STAND_IN, reason="only the stand-in refuses an address that it did not give")
-def test_a_table_with_an_address_of_no_array(gpu, monkeypatch):
-    from duoln.kernels.tensors import Tensors
-
-    class Moved(Tensors):
-        def __init__(self, roles, first):
-            super().__init__(roles, first)
-            self.by_value["at"][0, :, :len(roles[0])] += np.uint64(4)
-
-    case = next(c for c in every_case() if c.op == "adam_update")
-    assert selftest.prove(case, gpu).passed
-    monkeypatch.setattr("duoln.kernels.adam.cupy.Tensors", Moved)
-    check_error(KernelError, lambda: selftest.prove(case, gpu), "argument 'tensors'", "expected addresses of arrays")
-
-
-def test_blocks_of_a_cooperative_launch_are_there_at_once():
-    """As CuPy has it: `enable_cooperative_groups` of the module."""
-    cupy, flags = stand_in_cupy.make(), zeros(12, dtype=np.uint32).view(stand_in_cupy.ndarray)
-    text = source.text("device_limits/exchange.cu")
-    cupy.RawModule(code=text, enable_cooperative_groups=True).get_function("exchange_by_flags")((12,), (32,),
-                                                                                                (flags, np.int32(2),
-                                                                                                 np.int32(12)))
-    np.testing.assert_array_equal(flags.view(np.ndarray), [2] * 12)
-    with pytest.raises(HostGpuError, match="a block that has not begun cannot"):
-        cupy.RawModule(code=text).get_function("exchange_by_flags")((12,), (32,), (flags, np.int32(4), np.int32(12)))
 
 
 def test_a_forked_process_launches_by_itself():

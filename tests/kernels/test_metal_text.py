@@ -22,7 +22,6 @@ from device_rules import cases
 from zeros import zeros
 
 from duoln.errors import KernelError
-from duoln.kernels import source
 from duoln.kernels.launch import Launch, metal
 from duoln.kernels.launch.declared import Layout
 from duoln.kernels.recurrent.plan import METAL_LADDER
@@ -106,25 +105,6 @@ def test_clang_accepts_a_text_of_each_kernel(kernel):
 @pytest.mark.parametrize("kernel", stand_in_metal.KERNELS)
 def test_clang_accepts_every_text(kernel):
     assert {name: complaints(text) for name, text in texts_of(kernel).items()} == {name: [] for name in texts_of(kernel)}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("old", "new", "word"), [
-    ("thread float (&value)[N], threadgroup float* shared", "thread float (&value)[N], device float* shared", "no matching function"),
-    ("template <class Cell, class Floats>", "template <class Cell>\nvoid load(thread float (&v)[Cell::GATES][UNITS], const device float* from, int row, int hidden, int t);\ntemplate <class Cell, class Unused>", "Floats"),
-    ("hyperbolic_tangent(g)", "hyperbolic_tangent(g) * 1.0", "double"),
-    ("mem_flags::mem_threadgroup", "mem_flags::mem_all", "mem_all")])
-def test_clang_would_complain(old, new, word):
-    text = next(t for name, t in texts() if name.startswith("duoln_lstm_forward") and "layer T1 B3 in2 H600" in name)
-    assert old in text and any(word in c for c in complaints(text.replace(old, new)))
-
-
-def test_small_arrays_are_in_constant_memory():
-    small, large = (next(t for name, t in texts() if name.startswith("duoln_gru_forward") and f"layer {sizes}" in name)
-                    for sizes in ("T1 B1 in1 H1", "T1 B3 in2 H600"))
-    assert "const constant float* h_proj" in small and "const device float* h_proj" in large
-    assert "const constant float& eps" in small and "const constant int* h_shape" in small
-    assert source.metal("recurrent/gru/gru_forward.metal")[1] in large
 
 
 def test_no_threadgroup_is_larger_than_any_pipeline_allows():

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 
 import pytest
 from compiled import COMPILED, remembering_compiler, run, values
@@ -12,7 +11,7 @@ from duoln import runtime
 from duoln.cli import main
 from duoln.errors import KernelError
 from duoln.kernels import native
-from duoln.kernels.native import building, processor, storage, toolchain
+from duoln.kernels.native import processor, storage, toolchain
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")
@@ -21,9 +20,6 @@ UNIT = storage.Unit("norm/norm.cpp", "float32")
 NO_COMPILER = {"PATH": "/nowhere"}
 HERE = "x86-64" if processor.here().endswith("x86_64") else "armv8-a"
 """A CPU that every machine of this architecture can stand in for."""
-X86 = pytest.mark.skipif(not HERE.startswith("x86"), reason="the names are of x86's CPUs")
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _one_kernel_without_optimisation():
     with pytest.MonkeyPatch.context() as patch:
@@ -78,15 +74,6 @@ def test_other_users_may_read_the_folder_and_not_write_it(ahead):
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("norm*")} == {0o644}
 
 
-def test_folders_above_it_let_other_users_in(tmp_path):
-    before = os.umask(0o077)
-    try:
-        building._make_for_all(tmp_path / "a" / "b")
-    finally:
-        os.umask(before)
-    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b")] == [0o755, 0o755]
-
-
 @pytest.mark.long
 def test_it_serves_where_there_is_no_compiler(ahead, tmp_path):
     folder, made = ahead
@@ -137,18 +124,6 @@ def test_what_does_not_fit_is_refused_with_the_reason(ahead, changes, words, tmp
     assert "no C++ compiler of" in rule and "install" in summary
 
 
-@pytest.mark.long
-@X86
-def test_code_for_another_cpu_is_refused_and_never_run(tmp_path):
-    """No CPU has both sets of instructions, so at least one of the names is a CPU that this machine is not."""
-    foreign = next(name for name in ("skylake-avx512", "bdver2") if processor.lacking(
-        toolchain.target(native.compiler(), name).needs))
-    runtime.compile_kernels(foreign, tmp_path / "out")
-    done = run(tmp_path, DUOLN_KERNELS=tmp_path / "out", **NO_COMPILER)
-    assert f"is compiled for {foreign}; this CPU lacks " in done.stdout.split("|")[0]
-    assert COMPILED in run(tmp_path, DUOLN_KERNELS=tmp_path / "out").stdout  # a compiler makes one that this CPU runs
-
-
 def test_a_cpu_that_the_compiler_does_not_know(tmp_path, capsys):
     assert main(["compile", "--march", "no-such-cpu", "--out", str(tmp_path / "out")]) == 2
     stderr = capsys.readouterr().err
@@ -182,18 +157,3 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(tmp_path, monke
     check_error(KernelError, lambda: runtime.compile_kernels(HERE, tmp_path), "norm/norm.cpp for float32 does not compile",
                 "no-such-header.h")
     assert not list(tmp_path.glob("*.so"))
-
-
-@pytest.mark.long
-def test_the_line_of_a_failure_can_be_typed(tmp_path, monkeypatch):
-    """It compiles the files of the source, and fails with the same words; without the cause it makes a library."""
-    cause = "-include no-such-header.h"
-    monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, *cause.split()))
-    monkeypatch.setattr(toolchain, "target", lambda chosen, march: toolchain.Target("linux x86_64", [], 128))
-    with pytest.raises(KernelError) as caught:
-        runtime.compile_kernels(HERE, tmp_path)
-    line = str(caught.value).splitlines()[1]
-    again = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode and "no-such-header.h" in again.stderr
-    subprocess.run(line.replace(cause, ""), shell=True, cwd=tmp_path, check=True)
-    assert (tmp_path / "norm-float32.so").is_file()

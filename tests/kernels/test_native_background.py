@@ -52,20 +52,6 @@ def test_a_program_goes_on_beside_a_compiler_which_ends_with_it(tmp_path):
 
 
 @pytest.mark.long
-def test_a_child_that_is_forked_meanwhile_compiles_for_itself_and_ends_nothing(tmp_path):
-    done = _run(tmp_path, ASKS + """
-sys.stdout.flush()
-child = os.fork()
-if child == 0:
-    assert not background.is_at_work()
-    sys.exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), background.is_at_work(), len(os.listdir(storage.folder())) > 3)
-""")
-    assert done.stdout == "7 True True\n", done.stderr
-    assert _is_gone(tmp_path)
-
-
-@pytest.mark.long
 def test_a_program_that_asks_for_no_kernel_compiles_nothing(tmp_path):
     done = run(tmp_path, FLAGS + """
 import duoln

@@ -109,18 +109,6 @@ def test_the_ways_to_call_an_operator(way, numpy_backend):
     assert "elementwise/formulas.cpp" in foresight.files_of(way)
 
 
-def test_what_has_code_of_its_own_is_not_asked(numpy_backend):
-    class Hostile(dict):
-        def __getattr__(self, name):
-            raise RuntimeError(name)
-
-        def values(self):
-            raise RuntimeError
-
-    hostile = Hostile()
-    assert foresight.files_of(lambda x: (hostile.name, ops.relu(x))) == foresight.files_of(ops.relu) != []
-
-
 def test_code_that_calls_itself_and_names_nothing_ends(numpy_backend):
     def again(x):
         return unknown_name(again(x))  # noqa: F821

@@ -167,22 +167,6 @@ def test_an_obstacle_costs_the_speed_and_is_told(name, compiled_values, tmp_path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words, reason", [("cat", "invalid option"), ("true", "it compiles for unknown unknown")])
-def test_programs_that_answer_and_cannot_compile_for_this_machine(words, reason, tmp_path):
-    done = run(tmp_path, DUOLN_CXX=words)
-    assert f"DUOLN_CXX={words} is no compiler for this machine" in done.stdout and reason in done.stdout, done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", list(FAULTS)[:4])
-def test_a_fault_is_told_where_nothing_else_is_asked_for(name, tmp_path):
-    """As by `duoln doctor`: before a kernel is compiled."""
-    told = run(tmp_path / "cache", "from duoln.kernels import native\nprint(native.facts()['rules'])",
-               **faulty(tmp_path, FAULTS[name][0]))
-    assert told.stdout == "interpreted\n"
-
-
-@pytest.mark.long
 def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     compiler = lying(tmp_path, "echo 'no room on this ship'; seq 1000; exit 1")
     done = run(tmp_path / "cache", **compiler)
@@ -191,39 +175,6 @@ def test_a_compiler_that_fails_is_told_once_with_its_log(tmp_path):
     assert done.stderr.count("norm/norm.cpp for float32 does not compile") == 1 and "no room on this ship" in done.stderr
     assert len(done.stderr.splitlines()) < 30 and "more lines)" in done.stderr
     assert "-march=native" in done.stderr  # the command, so that one can try it
-
-
-@pytest.mark.long
-def test_a_full_folder_is_tried_once(tmp_path):
-    """What was to be compiled beside the first kernel is not tried again when it is needed."""
-    done = run(tmp_path, PROGRAM + """
-print("|", ops.softmax.explain(x)[0], "|", ops.softmax_cross_entropy.explain(x, duoln.tensor([0, 1, 2], "numpy"))[0])
-""", FULL + """
-from duoln.core.donation import compiled_step
-from duoln.kernels.native import storage
-from duoln import ops
-pathlib.Path.replace = full
-names = "norm", "softmax", "softmax_cross_entropy"
-storage.units = lambda: [storage.Unit(f"{name}/{name}.cpp", "float32") for name in names]
-compiled_step.set(lambda x: ops.softmax_cross_entropy(ops.softmax(ops.layer_norm(x)), None))
-""")
-    assert done.stdout.count("No space left on device") >= 3 and not libraries(tmp_path), done.stdout
-    assert done.stderr.count("duoln: compiling") == 1 and done.stderr.count(INSTEAD) == 1
-
-
-@pytest.mark.long
-def test_libraries_that_no_longer_load(tmp_path):
-    assert COMPILED in run(tmp_path).stdout
-    done = run(tmp_path, before=NOEXEC)
-    assert all("failed to map segment" in text for text in done.stdout.split("|")[2:]) and "interpreted" in done.stdout
-
-
-@pytest.mark.long
-def test_a_compiler_of_c_alone(tmp_path):
-    if (gcc := shutil.which("gcc")) is None:
-        pytest.skip("there is no gcc")
-    done = run(tmp_path, DUOLN_CXX=gcc)
-    assert "undefined symbol" in done.stdout.split("|")[2] and not libraries(tmp_path)
 
 
 # What is no obstacle ----------------------------------------------------------------------------------------
@@ -306,12 +257,6 @@ def test_a_slow_compiler_is_waited_for_and_told(trial, monkeypatch, capsys):
     assert capsys.readouterr().err == "duoln: waiting for a slow one\n"
     monkeypatch.setattr(building, "_SECONDS", 0.01)
     assert trial("sleep 0.3", "a slower one") == "it takes more than 0 s"
-
-
-def test_a_trial_writes_nothing_where_the_system_keeps_such_files(trial, tmp_path):
-    """That place may be full."""
-    assert trial(f"echo $TMPDIR >> {tmp_path}/places", "1.0") is None
-    assert str(tmp_path / "kernels" / "building-") in (tmp_path / "places").read_text().splitlines()[-1]
 
 
 @pytest.mark.parametrize(("command", "flag"), [

@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import nvrtc_logs
 import pytest
-import registers_table
-from nvrtc_logs import Use, every_setting
+from nvrtc_logs import every_setting
 
 from duoln.kernels import source
 from duoln.kernels.settings import ARCHITECTURES, WALK_DEVICES, walks
@@ -87,30 +86,6 @@ def _check(file, settings, architecture):
             print(f"{architecture} {entry} {macros}: {use.registers} registers, {use.spilled} bytes spilled")
             assert use.spilled == 0, (entry, macros, use)
             assert use.registers * macros.get("THREADS", 256) <= 65536, (entry, macros, use)
-
-
-@pytest.mark.long
-def test_one_setting_of_each_file_fits_a_multiprocessor():
-    """The logs of most are there already, from the tests above."""
-    one_of_each = {setting[0]: setting for setting in reversed(registers_table.settings("sm_90"))}
-    rows = registers_table.rows("sm_90", list(one_of_each.values()))
-    assert len(rows) >= len(one_of_each) and [row for row in rows if not 1 <= row.blocks <= row.warps <= 64] == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("architecture", registers_table.ARCHITECTURES)
-def test_every_setting_fits_a_multiprocessor(architecture):
-    rows = registers_table.rows(architecture, registers_table.settings(architecture))
-    assert [row for row in rows if not 1 <= row.blocks <= row.warps <= 64] == []
-
-
-@pytest.mark.parametrize(("architecture", "threads", "registers", "shared", "dynamic", "blocks"), [
-    ("sm_90", 256, 32, 0, 0, 8), ("sm_90", 256, 33, 0, 0, 6), ("sm_90", 256, 255, 0, 0, 1), ("sm_90", 1024, 64, 0, 0, 1),
-    ("sm_90", 32, 16, 0, 0, 32), ("sm_90", 1, 16, 0, 0, 32), ("sm_80", 128, 128, 0, 0, 4), ("sm_80", 128, 16, 40_000, 0, 4),
-    ("sm_90", 128, 16, 40_000, 0, 5), ("sm_90", 128, 16, 0, 48 << 10, 4)])
-def test_how_many_blocks_a_multiprocessor_holds(architecture, threads, registers, shared, dynamic, blocks):
-    """Worked by hand from the limits that the page names."""
-    assert registers_table.blocks_of(architecture, threads, Use(registers, shared, 0), dynamic) == blocks
 
 
 def test_an_error_names_the_header_and_the_line():

@@ -95,13 +95,6 @@ def test_the_sums_of_columns_beside_a_product(sizes, layout, dtype, threads, rng
         assert sums.dtype == dtype and sums.shape == (columns,) and (np.abs(sums - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("layout", ["as it is", "transposed"])
-def test_a_second_matrix_that_is_packed_in_parts(layout, threads, rng):
-    a, b = rng.standard_normal((259, 1030), np.float32), rng.standard_normal((1030, 1100), np.float32)
-    exact, bound = a.astype(float) @ b.astype(float), 8 * np.finfo(np.float32).eps * (np.abs(a) @ np.abs(b))
-    assert (np.abs(multiply(_laid_out(layout, a), _laid_out(layout, b)) - exact) <= bound).all()
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["as it is", "transposed", "in a wider one", "strided", "from its end"])
 @pytest.mark.parametrize("ends", [(1, 2, 3), (0, 5, 5, 40), (8, 16, 24, 31), (700, 1023, 1025, 2100)], ids=str)

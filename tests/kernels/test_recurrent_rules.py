@@ -3,8 +3,6 @@ number of rows about a walk's blocks, give the same bits for any number of threa
 """
 
 import itertools
-import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import duoln
 from duoln import ops
 from duoln.core import composed_only
 from duoln.errors import ShapeError
-from duoln.kernels import host, native, source
+from duoln.kernels import host, native
 from duoln.kernels.linear.few_rows import MOST_ROWS
 from duoln.kernels.recurrent import positions
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
@@ -408,18 +406,6 @@ def test_the_same_bits_by_rows_and_by_units(cell, norm, rng, numpy_backend, monk
     assert all(_bytes_with(monkeypatch, threads, cell, size, run) == by_rows for threads in (1, 2, 3))
 
 
-@NEEDS_COMPILER
-@pytest.mark.minutes
-@pytest.mark.parametrize("threads", [2, 3, 8])
-@pytest.mark.parametrize("size", SHARED.values(), ids=SHARED)
-@pytest.mark.parametrize(("cell", "norm"), WALKS)
-def test_the_same_bits_a_hundred_times(cell, norm, size, threads, rng, numpy_backend, monkeypatch):
-    run = _runner(cell, norm, size, rng, numpy_backend)
-    one = _bytes_with(monkeypatch, 1, cell, size, run)
-    for _ in range(100):
-        assert _bytes_with(monkeypatch, threads, cell, size, run) == one
-
-
 # Rows that do not know of each other -----------------------------------------------------------------------
 
 @pytest.mark.few
@@ -481,32 +467,3 @@ def test_what_is_not_finite_goes_where_the_composed_rule_sends_it(name, cell, no
                               for each in (name, "composed"))
     for k, (a, b) in enumerate(zip(computed, expected, strict=True)):
         np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b), err_msg=f"result {k}")
-
-
-# Python calls ----------------------------------------------------------------------------------------------
-
-def _calls_in_kernels(run):
-    """The functions of `kernels/` that are called."""
-    calls = []
-
-    def note(frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.startswith(str(source.FOLDER)):
-            calls.append(frame.f_code.co_qualname)
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-@NEEDS_COMPILER
-@pytest.mark.parametrize("cell", CELLS)
-def test_the_calls_of_python_do_not_grow_with_the_sequence(cell, rng, numpy_backend):
-    rule, attrs, calls = rule_of(cell, COMPILED), attributes("layer"), {}
-    for steps in (50, 500):
-        run = partial(rule.forward, numpy_backend, *make_arguments(cell, "layer", rng, (steps, 3, 3, 8), "float32"), **attrs)
-        run()  # compiles what is not compiled yet
-        calls[steps] = _calls_in_kernels(run)
-    assert 5 < len(calls[50]) <= len(calls[500]) <= len(calls[50]) + 4  # large arrays begin on a cache line

@@ -181,24 +181,6 @@ def test_memory_that_a_rule_makes_itself_is_no_constant(tables, numpy_backend):
     assert [y.tolist() for y in results] == [[2.0 * k] * 5 for k in range(5)]
 
 
-def test_a_constant_of_a_rule_has_the_values_that_it_had(tables, numpy_backend):
-    def forward(be, x):
-        added = np.zeros(x.shape, x.dtype)
-        first = x + added
-        added += 1
-        return first * (x + added), None
-
-    @duoln.core.op
-    def twice(x):
-        return twice.apply(x)
-
-    twice.add(Rule("composed", forward))
-    compiled = duoln.compile(twice)
-    for k in range(5):
-        assert compiled(duoln.tensor([float(k)], numpy_backend)).tolist() == [k * (k + 1)]
-    assert tables[0].ran == 3
-
-
 def test_a_scalar_of_numpy_is_an_input(tables, numpy_backend):
     compiled = duoln.compile(lambda x, y: ops.exp(x * 0.0) + y)
     y = duoln.tensor(0.0, numpy_backend)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from broken_text import break_text
 from conftest import GPU, STAND_IN
-from device_rules import beside_float32, cases, in_16_bits, rules, stored
+from device_rules import beside_float32, cases, in_16_bits, stored
 
 from duoln import ops, runtime
 from duoln.kernels import source
 from duoln.kernels.norm.cases import NORMS
 from duoln.kernels.norm.plan import plan
-from duoln.testing import check_rule, hostgpu
+from duoln.testing import hostgpu
 
 pytestmark = pytest.mark.skipif(GPU == STAND_IN and sys.platform != "linux", reason="kernels run on the CPU under Linux only")
 
@@ -52,22 +52,7 @@ def _edges():
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_conversions(dtype, numpy_backend):
     """They give the bits of the NumPy backend, whose own are tested one by one."""
-    _check_conversions(dtype, numpy_backend, (source.FOLDER / "text" / "cuda" / "storage.cuh").read_text())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("dtype", "right", "wrong"), [
-    ("bfloat16", "+ (bits >> 16 & 1)", "+ 1"), ("bfloat16", "if ((bits & 0x7fffffffu) > 0x7f800000u) return storage_t(bits >> 16 | 0x40);", ""),
-    ("float16", ">= 0x477ff000u", ">= 0x7f000000u"), ("float16", "< 0x38800000u", "< 0x38000000u")])
-def test_broken_conversions_are_noticed(dtype, right, wrong, numpy_backend):
-    text = (source.FOLDER / "text" / "cuda" / "storage.cuh").read_text()
-    assert right in text
-    with pytest.raises(AssertionError):
-        _check_conversions(dtype, numpy_backend, text.replace(right, wrong))
-
-
-def _check_conversions(dtype, numpy_backend, text):
-    values = _edges()
+    text, values = (source.FOLDER / "text" / "cuda" / "storage.cuh").read_text(), _edges()
     rounded = numpy_backend.astype(values, dtype).view(np.uint16)
     with np.errstate(invalid="ignore"):
         widened = numpy_backend.astype(rounded.view(numpy_backend.native_dtype(dtype)), "float32")
@@ -136,25 +121,6 @@ def test_a_sum_that_is_rounded_too_early_is_noticed(what, label, old, new, gpu, 
     with pytest.raises(AssertionError):
         _check_stored(case, dtype, gpu)
     assert any(in_text), "the text to break is not there any more"
-
-
-_STORED = {op for op, rule in rules("cuda") if rule.stored}
-OTHERS = [case for case in EVERY if case.op in _STORED and case.op not in NORMS and "norm" not in case.attrs]
-"""Of the cells `test_stored_cells.py` has the reference."""
-KIT = ["softmax_cross_entropy 5 x 10", "softmax_cross_entropy 3 x 1025", "take 20 of 7 x 3", "take 200 of 3 x 5"]
-
-
-@pytest.mark.few
-@pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("case", [*(next(c for c in CASES if c.op == op and c.label == "3 x 33") for op in NORMS), *(
-    c if str(c) in KIT else pytest.param(c, marks=pytest.mark.minutes) for c in OTHERS)], ids=str)
-def test_the_kit_for_rules(case, dtype, gpu):
-    """Values and all gradients against the composed rule on the same values, and their dtypes."""
-    op = getattr(ops, case.op)
-    natives = [gpu.asarray(a, dtype) if k < stored(case.op, "cupy") else gpu.asarray(a) for k, a in enumerate(case.inputs) if a is not None]
-    rule = op.select(gpu, natives, case.attrs)
-    assert rule.name.startswith("cuda") and "float32" not in rule.name
-    check_rule(op, rule, case.inputs, gpu, case.attrs, case.length, dtype=dtype)
 
 
 def test_every_width_of_an_access_has_a_plan():

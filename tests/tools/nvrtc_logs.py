@@ -1,4 +1,4 @@
-"""What NVIDIA's compiler says of a kernel: its registers, its shared memory, what it spills."""
+"""What NVIDIA's compiler says of a kernel: its registers, and what it spills."""
 
 from __future__ import annotations
 
@@ -18,17 +18,13 @@ __all__ = ["log", "version"]
 
 PLUGINS = ("draw",)
 """The plug-ins that have CUDA kernels."""
-_ENTRY = re.compile(r"entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)",
-                    re.S)
-_SHARED = re.compile(r"(\d+) bytes smem")
+_ENTRY = re.compile(r"entry function '(\w+)'.*?(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.S)
 
 
 class Use(NamedTuple):
     """What one kernel uses."""
 
     registers: int
-    shared: int
-    """Bytes of shared memory that the text declares."""
     spilled: int
     """Bytes of spill stores and loads."""
 
@@ -58,8 +54,4 @@ def every_setting() -> list[tuple[str, Mapping[str, int]]]:
 
 def used(text: str) -> dict[str, Use]:
     """What each entry point uses, from a log."""
-    uses = {}
-    for entry, stores, loads, registers, rest in _ENTRY.findall(text):
-        shared = _SHARED.search(rest)
-        uses[entry] = Use(int(registers), int(shared[1]) if shared else 0, int(stores) + int(loads))
-    return uses
+    return {entry: Use(int(registers), int(stores) + int(loads)) for entry, stores, loads, registers in _ENTRY.findall(text)}

@@ -177,14 +177,6 @@ static inline Power<R> gaussian_power(R t, element<R> times = 0.5) {
     return {n, small_exponential_less_one(r - square.low * times)};
 }
 
-// The density of the normal distribution, e^(-x^2/2) / sqrt(2 pi).
-template <class R>
-static inline R gaussian_density(R x) {
-    const Power<R> power = gaussian_power(at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT));
-    const R peak = limit<R>(0.398942280401432677940f, 0.398942280401432677940);
-    return scaled(power.q * peak + peak, power.n);
-}
-
 // e^(t^2/2) Phi(-t) for a t of 0 to GAUSSIAN_LIMIT, and that times t.
 template <class R>
 struct Mills {
@@ -217,15 +209,6 @@ static inline R error_function_slope(R x) {
     const Power<R> power = gaussian_power(at_most(absolute(x), limit<R>(10.4f, 27.4)), 1);
     const R peak = limit<R>(1.12837916709551257f, 1.12837916709551257);
     return scaled(power.q * peak + peak, power.n);
-}
-
-// Phi(x), the share of a normal distribution that is below x.
-template <class R>
-static inline R gaussian_distribution(R x) {
-    const R t = at_most(absolute(x), R{} + CoefficientsOf<R>::GAUSSIAN_LIMIT);
-    const Power<R> power = gaussian_power(t);
-    const R ratio = mills(t).ratio, tail = scaled(power.q * ratio + ratio, power.n);
-    return x < R{} ? tail : 1 - tail;
 }
 
 // x Phi(x) = max(x, 0) - |x| Phi(-|x|), and its slope Phi(x) + x phi(x), of which slope(x) + slope(-x) = 1.

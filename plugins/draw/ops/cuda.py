@@ -20,14 +20,6 @@ _SHARED_BYTES = 48 << 10
 """Shared memory that every device gives a block without asking."""
 
 
-def dynamic_shared(entry: str) -> int:
-    """Bytes of shared memory that a kernel is launched with, for images and grids as in the paper; else 0."""
-    pixels, read, write = 28, 2, 5
-    sizes = {"glimpse_forward": _shared_of_forward(pixels, read, write),
-             "glimpse_backward": _shared_of_backward(pixels, read, write)}
-    return sizes.get(entry, 0)
-
-
 def _span(pixels: int, points: int) -> float:
     return (pixels - 1) / (points - 1)
 
