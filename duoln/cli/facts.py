@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +109,12 @@ def count(text: str) -> int:
     return int(text)
 
 
-def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
-    """A remark for each plug-in (name, distribution, seconds) that loads slowly."""
-    for name, distribution, seconds in slow:
-        console.say(f"plug-in '{name}' of {distribution} took {seconds:.1f} s to load, which every command waits for",
-                    style="yellow")
-
-
 def _doctor(args: argparse.Namespace) -> int:
     from duoln import doctor
 
     if args.markdown and (args.json or not args.ops):
         raise UsageError("[doctor] --markdown: expected --ops too, and no --json")
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
-    say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
     if args.json:
         console.put_json(facts)
         return 0

@@ -53,7 +53,6 @@ def add_commands(commands: Any) -> None:
 
 def _list(args: argparse.Namespace) -> int:
     known = registry.Registry(asked=args.plugins)
-    facts.say_slow(known.slow)
     data = {name: states_of_data(entry.task) for name, entry in known.tasks.items()}
     times = {name: seconds_of_small(entry.task) for name, entry in known.tasks.items()}
     if args.json:
