@@ -48,7 +48,6 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
                      "brings": [*brings, *_operators_of(registry.packages[name])]}
                     for name, brings in registry.brings.items()]
                    + [{**b._asdict(), "brings": []} for b in registry.broken],
-        "slow": [s._asdict() for s in registry.slow],
         "proofs": {p.name: p.backend.proofs.kept() for p in probes
                    if p.backend is not None and p.backend.proofs is not None},
     }

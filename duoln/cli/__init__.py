@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import duoln
+from duoln.cli import bench, facts, help, listing, new_task, one_task, report, run, trained
 from duoln.cli.guard import guarded, leave
 from duoln.cli.parser import Parser, ShowVersion, add_commands_of_plugins
 from duoln.cli.run import run_task
@@ -61,23 +62,9 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
     parser.set_defaults(run=lambda args: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    from duoln.cli import (
-        bench,
-        facts,
-        find_rate,
-        help,
-        listing,
-        new_task,
-        one_task,
-        report,
-        run,
-        trained,
-    )
-
-    for part in (listing, facts, trained):
-        part.add_commands(commands)
-    for part in (run, report, one_task, find_rate, new_task, bench, help):
-        part.add_command(commands)
+    for add in (listing.add_commands, facts.add_commands, trained.add_commands, run.add_command, report.add_command,
+                one_task.add_commands, new_task.add_command, bench.add_command, help.add_command):
+        add(commands)
     if word not in (*commands.choices, "--version"):
         add_commands_of_plugins(commands, word)
     return parser

@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duoln
+from duoln import runtime
+from duoln.bench import machine
+from duoln.cli import console
+from duoln.cli.rows_table import RowsTable
+from duoln.core.arguments import did_you_mean
 from duoln.errors import UsageError
 from duoln.system.paths import path_argument
-
-if TYPE_CHECKING:
-    from duoln.tasks.task import Task
+from duoln.tasks.contract import ALL
+from duoln.tasks.registry import Registry, load_plugins
+from duoln.tasks.settings import parse_settings
+from duoln.tasks.task import Task
 
 
 def add_commands(commands: Any) -> None:
@@ -28,7 +34,7 @@ def add_commands(commands: Any) -> None:
 
     test = commands.add_parser("selftest", help="compare every fused rule of this machine's backend with float64")
     test.add_argument("--backend", help="default: DUOLN_BACKEND, else auto")
-    test.add_argument("--repeats", type=_count, default=2, metavar="N", help="runs that must be equal to the bit (2)")
+    test.add_argument("--repeats", type=count, default=2, metavar="N", help="runs that must be equal to the bit (2)")
     test.add_argument("--op", action="append", metavar="NAME", help="only the cases of this operator, one of duoln or "
                       "one that a plug-in registers; may be repeated")
     test.add_argument("--one-of-each", action="store_true", help="only the largest case of each operator and variant")
@@ -57,8 +63,6 @@ def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: no KEY=VALUE, or the key is no setting of the task but an option of the command.
     """
-    from duoln.tasks.settings import parse_settings
-
     settings = parse_settings(args.settings)
     known = {field.name for field in dataclasses.fields(task.config)}
     for key in settings.keys() - known:
@@ -92,32 +96,25 @@ def variants_of(task: Task, text: str | None) -> list[str]:
     Raises:
         UsageError: it names one twice.
     """
-    from duoln.tasks.contract import ALL
-
     names = [] if text is None else list(task.variants) if text == ALL else text.split(",")
     if len(set(names)) < len(names):
         raise UsageError(f"[{task.name}] --variant: expected different variants, found {text!r}")
     return names
 
 
-def say_slow(slow: Iterable[tuple[str, str, float]]) -> None:
-    """A remark for each plug-in (name, distribution, seconds) that loads slowly."""
-    from duoln.cli import console
-
-    for name, distribution, seconds in slow:
-        console.say(f"plug-in '{name}' of {distribution} took {seconds:.1f} s to load, which every command waits for",
-                    style="yellow")
+def count(text: str) -> int:
+    """The value of an option that is a number of at least 1."""
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
+    return int(text)
 
 
 def _doctor(args: argparse.Namespace) -> int:
     from duoln import doctor
-    from duoln.cli import console
-    from duoln.cli.rows_table import RowsTable
 
     if args.markdown and (args.json or not args.ops):
         raise UsageError("[doctor] --markdown: expected --ops too, and no --json")
     facts = doctor.examine(with_ops=args.ops, asked=args.plugins)
-    say_slow((s["name"], s["distribution"], s["seconds"]) for s in facts["slow"])
     if args.json:
         console.put_json(facts)
         return 0
@@ -174,22 +171,10 @@ def _of_proofs(verdicts: list[dict[str, str]], info: dict[str, str]) -> Iterator
         yield "DUOLN_PROVE=again proves the rules once more"
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
-    return int(text)
-
-
 def _selftest(args: argparse.Namespace) -> int:
-    from duoln.bench import machine
-    from duoln.cli import console
-    from duoln.cli.rows_table import RowsTable
-    from duoln.core.arguments import did_you_mean
-    from duoln.runtime import choose
-    from duoln.tasks.registry import load_plugins
     from duoln.testing import selftest
 
-    backend, why = choose(args.backend)
+    backend, why = runtime.choose(args.backend)
     console.say(why)
     for broken in load_plugins():
         console.say(f"plug-in '{broken.name}' of {broken.distribution} is not tried: {broken.reason}", style="red")
@@ -238,10 +223,6 @@ a program or a line such as "ccache g++".
 
 
 def _compile(args: argparse.Namespace) -> int:
-    from duoln import runtime
-    from duoln.cli import console
-    from duoln.tasks.registry import Registry
-
     Registry()  # the plug-ins that it loads may bring kernels
     made = runtime.compile_kernels(args.march, args.out)
     if args.json:

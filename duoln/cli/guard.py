@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
+from duoln.cli import console, streams
 from duoln.cli.parser import ParsedError, wants_json
 from duoln.errors import (
     CheckpointWarning,
@@ -44,8 +45,6 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
         run: the command.
         words: its command line, which says whether errors are written as JSON too.
     """
-    from duoln.cli import console, streams
-
     with streams.claimed() as claim, _warnings_said(console.say):
         error: BaseException
         try:
@@ -108,8 +107,6 @@ def leave(code: int) -> NoReturn:
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python's end would give Ctrl-C its first effect
 
     def end() -> None:
-        from duoln.cli import console
-
         time.sleep(THREAD_SECONDS)
         names = ", ".join(thread.name for thread in _others())
         console.say(f"duoln: not waiting for what still runs in the background: {names}", style="yellow")

@@ -14,6 +14,7 @@ from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
+from duoln.cli import console
 from duoln.core.arguments import did_you_mean
 from duoln.errors import UsageError
 
@@ -91,8 +92,6 @@ def _listed(topic: str, words: str, width: int) -> str:
 
 
 def _help(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-
     width = console.width()
     if args.topic is None:
         console.put("\n".join([*(_listed(topic, summary(topic), width) for topic in topics()), "",

@@ -9,17 +9,20 @@ import argparse
 import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from duoln.cli import facts
+from duoln.cli import console, facts
+from duoln.cli.rows_table import RowsTable
 from duoln.cli.trained import options_of
-from duoln.errors import DataMissingError, UsageError
-from duoln.system.paths import path_argument
-
-if TYPE_CHECKING:
-    from duoln.tasks.settings import Setting
-    from duoln.tasks.task import Task
-
+from duoln.data.files import data_folders
+from duoln.errors import DataError, DataMissingError, UsageError
+from duoln.runs.folder import read_json
+from duoln.runs.places import CONFIG, RESULT
+from duoln.system.paths import cache_folder, path_argument
+from duoln.tasks import make_config, registry
+from duoln.tasks.originals import locate
+from duoln.tasks.settings import Setting, settings_of, through_json, value_in_words
+from duoln.tasks.task import Task
 
 _INDENT = "    "
 
@@ -49,26 +52,21 @@ def add_commands(commands: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-    from duoln.cli.rows_table import RowsTable
-    from duoln.tasks.registry import Registry
-
-    registry = Registry(asked=args.plugins)
-    facts.say_slow(registry.slow)
-    data = {name: states_of_data(entry.task) for name, entry in registry.tasks.items()}
-    times = {name: seconds_of_small(entry.task) for name, entry in registry.tasks.items()}
+    known = registry.Registry(asked=args.plugins)
+    data = {name: states_of_data(entry.task) for name, entry in known.tasks.items()}
+    times = {name: seconds_of_small(entry.task) for name, entry in known.tasks.items()}
     if args.json:
         console.put_json({
             "tasks": [{"name": name, "title": f.task.title, "paper": f.task.paper,
                        "variants": list(f.task.variants), "presets": list(f.task.presets),
                        "distribution": f.distribution, "data": data[name], "small_seconds": times[name][0]}
-                      for name, f in registry.tasks.items()],
-            "broken": [b._asdict() for b in registry.broken]})
+                      for name, f in known.tasks.items()],
+            "broken": [b._asdict() for b in known.broken]})
         return 0
     rows = [(name, _titled(entry.task) + (f", from {entry.distribution}" if entry.distribution != "duoln" else ""),
              ", ".join(entry.task.variants), ", ".join(entry.task.presets) or "none", _of_states(data[name]),
              _time(times[name][0]))
-            for name, entry in registry.tasks.items()]
+            for name, entry in known.tasks.items()]
     console.show(RowsTable("Tasks", ("name", "task", "variants", "presets", "data", "small takes"), rows, whole=(0, 5),
                            ruled=True), data=True)
     devices = sorted({device for _, of_task in times.values() for device in of_task})
@@ -76,17 +74,13 @@ def _list(args: argparse.Namespace) -> int:
                 "try to download MNIST or CIFAR-10 (DUOLN_OFFLINE=1: none)")
     console.say("small takes: training of one variant by that preset, median of the runs that are kept, on "
                 f"{', '.join(devices)}; -: none is kept")
-    for broken in registry.broken:
+    for broken in known.broken:
         console.put(_wrapped(f"{broken.name}: broken, from {broken.distribution}: {broken.reason}"), style="red")
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-    from duoln.tasks.registry import find_task
-    from duoln.tasks.settings import settings_of
-
-    task = find_task(args.task, args.plugins)
+    task = registry.find_task(args.task, args.plugins)
     settings = settings_of(task)
     if args.json:
         console.put_json({"name": task.name, "title": task.title, "paper": task.paper, "distribution": task.owner,
@@ -101,8 +95,6 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _lines(task: Task, settings: Sequence[Setting]) -> list[str]:
-    from duoln.tasks.settings import value_in_words
-
     lines = [_wrapped(f"{task.name}: {_titled(task)}"), "",
              _wrapped(f"settings, of `duoln run {task.name} --set NAME=VALUE` (--seed, --epochs and --batch-size are "
                       "options too)")]
@@ -136,15 +128,11 @@ def _titled(task: Task) -> str:
 
 
 def _changes(settings: Mapping[str, Any]) -> str:
-    from duoln.tasks.settings import value_in_words
-
     return ", ".join(f"{key}={value_in_words(value)}" for key, value in settings.items()) or "nothing"
 
 
 def _wrapped(text: str, indent: str = "") -> str:
     """The text in lines of the terminal's width, which no word is broken for; one line where stdout is no terminal."""
-    from duoln.cli import console
-
     words = " ".join(text.split())
     width = console.width()
     return textwrap.fill(words, width or len(indent + words) + 1, initial_indent=indent,
@@ -152,12 +140,7 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-    from duoln.data.files import data_folders
-    from duoln.system.paths import cache_folder
-    from duoln.tasks.registry import find_task
-
-    task = find_task(args.task, args.plugins)
+    task = registry.find_task(args.task, args.plugins)
     if not args.source.exists():
         raise DataMissingError(f"{args.source}: expected the corpus of {task.name}, found nothing there")
     target = args.out or [*data_folders(), cache_folder()][0]
@@ -175,9 +158,6 @@ def states_of_data(task: Task) -> dict[str, str]:
 
 
 def _state(corpus: Sequence[Sequence[str]]) -> str:
-    from duoln.errors import DataError
-    from duoln.tasks.originals import locate
-
     state = "not here"
     for files in corpus:
         try:
@@ -201,10 +181,6 @@ def seconds_of_small(task: Task) -> tuple[float | None, set[str]]:
 
 def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
     from duoln.runs import kept
-    from duoln.runs.folder import read_json
-    from duoln.runs.places import CONFIG, RESULT
-    from duoln.tasks import make_config
-    from duoln.tasks.settings import through_json
 
     if PRESET not in task.presets:
         return

@@ -13,7 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from duoln.cli import console
 from duoln.errors import DuolnError, UsageError
+from duoln.tasks.registry import Registry, plugins
 
 PYPROJECT = '''\
 [build-system]
@@ -143,8 +145,6 @@ def add_command(commands: Any) -> None:
 
 
 def _new_task(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-
     folder = write_task(args.name, Path(), args.operator)
     console.say(f"wrote {folder}; next:")
     of_operator = [f"duoln selftest --op {args.name}_rows"] if args.operator else []
@@ -239,8 +239,6 @@ def _check_name(name: str) -> None:
 
 
 def _check_free(name: str) -> None:
-    from duoln.tasks.registry import Registry, plugins
-
     registry = Registry()
     taken = {task: entry.distribution for task, entry in registry.tasks.items()}
     for plugin, distribution in [*((plugin.name, owner) for plugin, owner in plugins()), *taken.items()]:

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from duoln.cli import console
 from duoln.core.arguments import did_you_mean, nearest
 from duoln.core.pytorch_names import our_word
+from duoln.tasks.registry import Registry
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _QUOTED = re.compile(r"'([^']+)'")
@@ -57,8 +59,6 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """The help, as a result."""
-        from duoln.cli import console
-
         console.put(self.format_help().rstrip())
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -106,8 +106,6 @@ class ShowVersion(argparse.Action):
         self.version = version
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from duoln.cli import console
-
         console.put(self.version)
         parser.exit()
 
@@ -119,9 +117,6 @@ def add_commands_of_plugins(commands: Any, word: str | None) -> None:
         commands: the sub-parsers of `duoln`.
         word: the command that is asked for; where nobody brings it, a line names each plug-in that is broken.
     """
-    from duoln.cli import console
-    from duoln.tasks.registry import Registry
-
     registry = Registry()
     for (name, summary, options, run), distribution in registry.commands.values():
         if name in commands.choices:

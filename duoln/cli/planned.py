@@ -11,16 +11,34 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from duoln.cli.curves import CURVES, LAYERS
+from duoln import runtime
+from duoln.cli import console
+from duoln.cli.report import CURVES, LAYERS
+from duoln.data import json_text
+from duoln.distributed.ranks import Ranks
 from duoln.errors import CheckpointError, UsageError
+from duoln.runs import checkpoint
+from duoln.runs.folder import rewrite_config
+from duoln.runs.places import COMMAND, CONFIG, check_apart
+from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
+from duoln.runs.settings import (
+    Asked,
+    Command,
+    Job,
+    config_of,
+    jobs,
+    newest_below,
+    newest_of,
+    next_number,
+    read_asked,
+    resumed_config,
+    write_asked,
+)
 from duoln.system.filesystem import check_regular, make_folder
-
-if TYPE_CHECKING:
-    from duoln.distributed.ranks import Ranks
-    from duoln.runs.settings import Asked, Command, Job
-    from duoln.tasks.task import Config, Task
+from duoln.tasks.settings import make_config
+from duoln.tasks.task import Config, Task
 
 RUNS = Path("runs")
 """The folder of the runs of commands without --out."""
@@ -53,38 +71,23 @@ def plan(task: Task, asked: Command, usual: str | None, out: Path | None, resume
     Raises:
         UsageError, CheckpointError: the folder or the request does not fit; the message says which.
     """
-    from duoln.cli import console
-
     if resume and follows:
         return Plan(Path(), {}, {}, {})
     if resume:
-        top = out or _newest_folder(task)
+        top = out or newest_below(RUNS, task.name)
+        if top is None:
+            raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
         if out is None:
             console.say(f"going on in {top}")
         wishes, configs = _resumed(task, top, asked, usual)
     else:
-        wishes, configs = _begun(task, asked._replace(variants=asked.variants or list(task.variants),
-                                                      preset=asked.preset or usual))
+        asked = asked._replace(variants=asked.variants or list(task.variants), preset=asked.preset or usual)
+        wishes = dict.fromkeys(jobs(asked.variants, asked.seeds), asked)
+        configs = {job: make_config(task, job.variant, asked.preset, asked.settings_of(job)) for job in wishes}
         if follows:
             return Plan(Path(), wishes, configs, {})
         top = _new_folder(task, configs, out)
     return Plan(top, wishes, configs, _precisions(top, wishes, asked.precision))
-
-
-def _begun(task: Task, asked: Command) -> tuple[dict[Job, Command], dict[Job, Config]]:
-    """The runs of a command that begins: what each is to be, and its settings.
-
-    Raises:
-        UsageError: a variant, the preset or a setting is unknown.
-    """
-    from duoln.runs.settings import jobs
-    from duoln.tasks.settings import check_config, make_config
-
-    wishes = dict.fromkeys(jobs(asked.variants, asked.seeds), asked)
-    configs = {job: make_config(task, job.variant, asked.preset, asked.settings_of(job)) for job in wishes}
-    for job, cfg in configs.items():
-        check_config(task, job.variant, cfg)
-    return wishes, configs
 
 
 def _new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
@@ -96,8 +99,6 @@ def _new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
     """
     if out is None:
         return RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    from duoln.runs.places import CONFIG, check_apart
-
     for name in (*CURVES, *LAYERS):
         check_regular(out / name)  # before anything is trained
     for job in runs:
@@ -127,10 +128,6 @@ def note(task: Task, made: Plan) -> None:
     """Note in the folders of runs what they are to be, before the first of them trains: the command may be stopped, and
     what it asked for holds for the runs that it had not reached.
     """
-    from duoln.runs.folder import rewrite_config
-    from duoln.runs.places import CONFIG
-    from duoln.runs.settings import Asked, next_number, read_asked, write_asked
-
     number, now = next_number(RUNS), datetime.now(UTC).isoformat(timespec="microseconds")
     for job, wish in made.wishes.items():
         folder = made.top / job.name
@@ -145,20 +142,6 @@ def note(task: Task, made: Plan) -> None:
             write_asked(folder, asked)
 
 
-def _newest_folder(task: Task) -> Path:
-    """The folder of the task's command that began last.
-
-    Raises:
-        CheckpointError: there is none.
-    """
-    from duoln.runs.settings import newest_below
-
-    newest = newest_below(RUNS, task.name)
-    if newest is None:
-        raise CheckpointError(f"--resume auto: no run of {task.name} below runs/; name one with --out")
-    return newest
-
-
 def _resumed(task: Task, top: Path, asked: Command,
             usual: str | None) -> tuple[dict[Job, Command], dict[Job, Config]]:
     """The plan of each run, and the settings with which the command goes on: each run's own.
@@ -169,10 +152,6 @@ def _resumed(task: Task, top: Path, asked: Command,
     Raises:
         UsageError: a setting contradicts that of a run, or several seeds are asked for where the runs have one.
     """
-    from duoln.cli import console
-    from duoln.runs.places import COMMAND, CONFIG
-    from duoln.runs.settings import Command, newest_of, read_asked, resumed_config
-
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)
     notes = sorted(top.glob(f"*/{COMMAND}"))
@@ -197,8 +176,6 @@ def _resumed(task: Task, top: Path, asked: Command,
 
 def _chosen(task: Task, top: Path, earlier: Iterable[Asked], asked: Command) -> tuple[list[Job], list[int]]:
     """The runs to go on with, those that were asked for or all that are known; and the seeds, if there are several."""
-    from duoln.runs.settings import Job, jobs
-
     known = dict.fromkeys(job for each in earlier for job in jobs(each.variants, each.seeds)
                           if job.variant in task.variants)
     variants = [name for name in task.variants if any(job.variant == name for job in known)] or list(task.variants)
@@ -219,8 +196,6 @@ def _precisions(top: Path, wishes: Mapping[Job, Command], asked: str | None) -> 
     """The precision of each run: that of its folder; if it has none yet, the one that it was to have, or that of the
     others of the command.
     """
-    from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
-
     before = {job: read_precision(top / job.name) for job in wishes}
     usual = asked or next(filter(None, before.values()), FLOAT32)
     return {job: resumed_precision(top / job.name, asked) if before[job] else wish.precision or usual
@@ -231,9 +206,6 @@ def backend_before(made: Plan) -> str | None:
     """The backend that made the newest checkpoint of a run; None if no run has one, this machine cannot use it, or
     DUOLN_BACKEND names one.
     """
-    from duoln import runtime
-    from duoln.runs import checkpoint
-
     if os.environ.get("DUOLN_BACKEND"):
         return None
     for job in made.configs:
@@ -256,9 +228,6 @@ def plan_of_first(task: Task, ranks: Ranks, own: Plan, asked: str | None) -> Pla
     Raises:
         UsageError: the command line of another process has other settings.
     """
-    from duoln.data import json_text
-    from duoln.runs.settings import Job, config_of
-
     text = json_text.dumps([[*job, dataclasses.asdict(cfg), own.precisions.get(job)]
                              for job, cfg in own.configs.items()])
     shared = json_text.revive(json.loads(ranks.texts(text)[0]))

@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from duoln.cli import streams
+from duoln import runtime
+from duoln.cli import console, streams
 from duoln.cli.planned import BY_LAUNCH, resume_command
 from duoln.errors import RankError, UsageError, exit_code
 from duoln.system.filesystem import temporary_folder
@@ -37,7 +38,6 @@ def take_rank(launcher: str) -> RankInfo | None:
     Raises:
         UsageError: the variables of the launcher are incomplete or contradict each other.
     """
-    from duoln.cli import console
     from duoln.distributed.launching import end_with_launcher
     from duoln.distributed.rank_info import choose_gpu, find_rank
 
@@ -62,8 +62,6 @@ def launch(count: int, args: argparse.Namespace) -> int:
         UsageError: the number of ranks or the backend is not possible.
         RankError: a rank ended by an error; the others have been ended.
     """
-    from duoln import runtime
-    from duoln.cli import console
     from duoln.distributed.joining import check_engine
     from duoln.distributed.launching import Children
     from duoln.distributed.rank_info import choose_gpu

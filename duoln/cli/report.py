@@ -1,4 +1,4 @@
-"""`duoln report`."""
+"""`duoln report`, and the files and tables of runs that it shares with `duoln run`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,41 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from duoln import runtime
 from duoln.cli import console, facts
-from duoln.cli.curves import CURVES, runs_by_task, write_curves, write_layers
 from duoln.core.arguments import did_you_mean
-from duoln.errors import TaskError, UsageError
-from duoln.runs.series import Point, Range, Series, metric
+from duoln.errors import PluginError, TaskError, UsageError
+from duoln.pictures import drawing
+from duoln.runs import norm_stats
+from duoln.runs.curve import NO_METRICS, Curve
+from duoln.runs.curves import read_curves
+from duoln.runs.series import (
+    POOLED,
+    By,
+    Point,
+    Range,
+    Series,
+    differing_settings,
+    metric,
+    series_of,
+    short_names,
+    write_csv,
+)
 from duoln.system.filesystem import check_regular, make_folder, temporary_folder
 from duoln.system.paths import path_argument
 from duoln.system.visible import visible
+from duoln.tasks import registry
+from duoln.tasks.task import Task
 from duoln.tasks.values import Column, split_columns
 
 if TYPE_CHECKING:
     from duoln.runs.page import Part
-    from duoln.runs.series import By
-    from duoln.tasks.task import Task
 
-
+CURVES = ("curves.csv", "curves.png")
+LAYERS = ("norm_stats.csv", "norm_stats.png")
+"""Files of runs that watched the statistics of their layers."""
+_BESIDE = 4
+"""The most runs that one picture of the layers shows."""
 _PAGES = (".html", ".htm")
 
 
@@ -48,7 +67,6 @@ def add_command(commands: Any) -> None:
 
 def _report(args: argparse.Namespace) -> int:
     from duoln.runs.page import Part
-    from duoln.runs.series import series_of
 
     if args.over is not None and not args.markdown:
         raise UsageError("[report] --over: expected --markdown too")
@@ -92,8 +110,6 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
 
 def _differing(series: Sequence[Series], task: Task) -> list[Series]:
     """The series of one table, without the settings that differ only from those of another table."""
-    from duoln.runs.series import POOLED, differing_settings
-
     keys = [*differing_settings(task, [s.runs[0] for s in series]), *POOLED.values()]
     return [s._replace(differences={key: s.differences[key] for key in keys if key in s.differences}) for s in series]
 
@@ -157,12 +173,10 @@ def result_row(task: Task, series: Series) -> dict[str, Any]:
 
 def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:
     """The pictures that a task draws from its runs' models; most tasks draw none, and then no model is read."""
-    from duoln import runtime, tasks
-    from duoln.pictures import drawing
     from duoln.runs import kept
     from duoln.runs.trained import load_trained
 
-    if type(task).pictures is tasks.Task.pictures or not drawing.can_draw():
+    if type(task).pictures is Task.pictures or not drawing.can_draw():
         return []
     without = [c.path for s in series for c in s.runs if kept.is_kept(c.path)]
     if without:
@@ -175,6 +189,80 @@ def _pictures(task: Task, series: Sequence[Series], out: Path) -> list[Path]:
             label = s.label() if len(s.runs) == 1 else f"{s.label()}, seed {c.config.get('seed')}"
             models[label] = load_trained(task, c.path, backend)
     return task.pictures(models, out)
+
+
+# Files ---------------------------------------------------------------------------------------
+
+def runs_of_one_task(command: str, paths: Sequence[Path], plugins: Sequence[str] | None) -> tuple[Task, list[Curve]]:
+    """The runs in some folders, and their task.
+
+    Raises:
+        UsageError: they are of several tasks. The rest as `read_curves` and `find_task`.
+    """
+    curves = read_curves(paths)
+    names = sorted({c.task for c in curves})
+    if len(names) > 1:
+        raise UsageError(f"[{command}] expected runs of one task, found {', '.join(names)}")
+    return registry.find_task(names[0], plugins), curves
+
+
+def runs_by_task(paths: Sequence[Path], plugins: Sequence[str] | None) -> list[tuple[Task, list[Curve]]]:
+    """The runs in some folders, by task. A task that cannot be used is made of what its runs say, with a remark.
+
+    Raises:
+        As `read_curves`.
+    """
+    curves = read_curves(paths)
+    by_task = []
+    for name in sorted({c.task for c in curves}):
+        of_task = [c for c in curves if c.task == name]
+        try:
+            task = registry.find_task(name, plugins)
+        except (UsageError, PluginError) as error:
+            why = error if isinstance(error, PluginError) else f"task {name!r} is not installed"
+            console.say(f"{why}; the figures are those of its runs, without its titles, references and pictures",
+                        style="yellow")
+            task = absent_task(name, of_task)
+        by_task.append((task, of_task))
+    return by_task
+
+
+def absent_task(name: str, curves: Sequence[Curve]) -> Task:
+    """A task whose plug-in is not there, as its runs describe it: its variants, and a column for each metric."""
+    keys = dict.fromkeys(key for c in curves for point in c.points for key in point if key not in NO_METRICS)
+    task = Task()
+    task.__dict__.update(name=name, title=name, variants={c.variant: {} for c in curves},
+                         columns=tuple(Column(key, key.replace("_", " "), ".4g") for key in keys))
+    return task
+
+
+def write_curves(task: Task, series: Sequence[Series], out: Path, by: By = "run") -> list[Path]:
+    """Write `CURVES`, the picture only where matplotlib is installed."""
+    from duoln.runs import curves_picture
+
+    written = [write_csv(series, out / CURVES[0], by)]
+    if drawing.can_draw():
+        written.append(curves_picture.draw(task, series, out / CURVES[1]))
+    return written
+
+
+def write_layers(task: Task, curves: Sequence[Curve], out: Path) -> list[Path]:
+    """Write `LAYERS` for the runs that have statistics of their layers, the picture only where matplotlib is installed.
+
+    Runs that do not fit beside each other are in further pictures, such as `norm_stats-2.png`.
+    """
+    order = {variant: k for k, variant in enumerate(task.variants)}
+    ordered = sorted(curves, key=lambda c: order.get(c.variant, len(order)))
+    named = {name: c for name, c in zip(short_names([c.path for c in ordered]), ordered, strict=True) if c.layers}
+    if not named:
+        return []
+    written = [norm_stats.write_table({name: (c.variant, c.layers) for name, c in named.items()}, out / LAYERS[0])]
+    names = list(named) if drawing.can_draw() else []
+    for first in range(0, len(names), _BESIDE):
+        picture = out / (LAYERS[1] if not first else f"norm_stats-{first // _BESIDE + 1}.png")
+        group = {name: named[name].layers for name in names[first:first + _BESIDE]}
+        written.append(norm_stats.draw(f"{task.title}: statistics of the layers", group, picture))
+    return written
 
 
 # Markdown ---------------------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from duoln.cli import facts, planned
-from duoln.cli.curves import write_curves, write_layers
+from duoln import runtime
+from duoln.backends.protocol import Backend
+from duoln.cli import console, facts, planned
 from duoln.cli.guard import as_document, guarded
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_rank
+from duoln.cli.report import result_row, told_apart, write_curves, write_layers
 from duoln.errors import (
     CheckpointError,
     DataError,
@@ -23,17 +25,26 @@ from duoln.errors import (
     MemoryExhaustedError,
     UsageError,
 )
+from duoln.pictures import drawing
+from duoln.runs.curve import Curve
+from duoln.runs.curves import read_curves
+from duoln.runs.places import run_folders
+from duoln.runs.precision import FLOAT32, PRECISIONS
+from duoln.runs.series import ENDINGS, By, series_of
+from duoln.runs.settings import Command, Job
 from duoln.system.paths import path_argument
+from duoln.tasks import registry
+from duoln.tasks.boundary import Apart, named
+from duoln.tasks.events import Listener
+from duoln.tasks.task import Task
+from duoln.tasks.values import Dataset
+from duoln.training.norm_stats import WATCHES, Watch
+from duoln.training.session import Session
+from duoln.training.train_step import make_step
+from duoln.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from duoln.backends.protocol import Backend
     from duoln.distributed.rank_info import RankInfo
-    from duoln.runs.curve import Curve
-    from duoln.runs.series import By
-    from duoln.runs.settings import Command, Job
-    from duoln.tasks.events import Listener
-    from duoln.tasks.task import Task
-    from duoln.tasks.values import Dataset, Splits
 
 
 def add_command(commands: Any) -> None:
@@ -59,11 +70,7 @@ def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that `duoln run` and the examples share."""
-    from duoln.runs.precision import PRECISIONS
-    from duoln.runtime import CHOICES
-    from duoln.training.norm_stats import WATCHES
-
-    parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
+    parser.add_argument("--backend", choices=runtime.CHOICES, help="default: DUOLN_BACKEND, else auto")
     parser.add_argument("--seed", type=_seeds, metavar="N[,N]",
                         help="0 to 2^64 - 1 (default 0); of several, each variant is trained with each, and the table "
                              "has their median and range")
@@ -79,7 +86,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                         help="if a step diverges, run it again and tell which operator made the first such value")
     parser.add_argument("--watch", choices=WATCHES, help="measure mean and variance of every layer's output, and the "
                         "norm of its gradient, at the start and at every evaluation, in a pass beside the training")
-    parser.add_argument("--watch-every", type=_updates, metavar="N", help="measure them every N updates instead")
+    parser.add_argument("--watch-every", type=facts.count, metavar="N", help="measure them every N updates instead")
     parser.add_argument("--tf32", action="store_true", help="let the GPU round float32 products to TF32")
     parser.add_argument("--precision", choices=PRECISIONS,
                         help="bf16: store activations and a copy of the weights in 16 bits, and compute in float32 "
@@ -99,12 +106,6 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _updates(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of updates of at least 1, found {text!r}")
-    return int(text)
-
-
 def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = None, description: str | None = None,
              preset: str = "small", variants: Sequence[str] = ()) -> int:
     """Run a command line for one task with the options of `duoln run`; returns the exit code.
@@ -117,54 +118,42 @@ def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = N
         preset: the preset to train; `--paper` chooses "paper", if the task has it.
         variants: those to train; none named are all.
     """
-    return guarded(lambda: _run_alone(make(), argv, prog, description, preset, variants), argv)
+    def run() -> int:
+        task = make()
+        parser = Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if "paper" in task.presets:
+            parser.add_argument("--paper", action="store_const", const="paper", dest="preset",
+                                help="the paper's protocol")
+        _add_what_to_train(parser)
+        add_run_options(parser)
+        parser.set_defaults(plugins=None, words=argv, flags=list(parser._option_string_actions))
+        args = parser.parse_args(argv)
+        # The task may not belong to a plug-in, so its module is used as the name of the distribution.
+        return _train(named(task, task.owner or type(task).__module__), args, preset, variants)
 
-
-def _run_alone(task: Task, argv: Sequence[str], prog: str | None, description: str | None, preset: str,
-               variants: Sequence[str]) -> int:
-    from duoln.runs.settings import Command
-    from duoln.tasks.boundary import named
-
-    parser = Parser(prog=prog, description=description,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    if "paper" in task.presets:
-        parser.add_argument("--paper", action="store_const", const="paper", dest="preset", help="the paper's protocol")
-    _add_what_to_train(parser)
-    add_run_options(parser)
-    args = parser.parse_args(argv)
-    args.words, args.flags = argv, list(parser._option_string_actions)
-    # The task may not belong to a plug-in, so its module is used as the name of the distribution.
-    task = named(task, task.owner or type(task).__module__)
-    names = facts.variants_of(task, args.variant) or list(variants)
-    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args), []), usual=preset)
+    return guarded(run, argv)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from duoln.runs.settings import Command
-    from duoln.tasks.registry import find_task
-
-    task = find_task(args.task, args.plugins)
-    names = facts.variants_of(task, args.variant)
+    task = registry.find_task(args.task, args.plugins)
+    facts.variants_of(task, args.variant)
     for option, is_given in (("--debug-nans", args.debug_nans), ("--watch", args.watch is not None)):
         if args.ranks != 1 and is_given:
             raise UsageError(f"[ranks] {option} wants one process: run without --ranks")
     info = take_rank(args.ranks) if isinstance(args.ranks, str) else None
     if isinstance(args.ranks, int) and args.ranks != 1:
         return launch(args.ranks, args)
-    return run_variants(task, args, Command(names, args.preset, facts.settings_of(task, args), []), None,
-                        args.plugins, info)
+    return _train(task, args, info=info)
 
 
-def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: str | None = None,
-                 plugins: Sequence[str] | None = None, info: RankInfo | None = None) -> int:
+def _train(task: Task, args: argparse.Namespace, usual: str | None = None, variants: Sequence[str] = (),
+           info: RankInfo | None = None) -> int:
     """Train some variants of a task one after another, then show, draw and print their results.
 
     Args:
         task: the task.
-        args: the options of `add_run_options`.
-        asked: the variants, preset and settings that the command line names; no variants are all of them.
-        usual: the preset of a run for which none is named.
-        plugins: the plug-ins that may listen.
+        args: the options of the command line.
+        usual, variants: the preset and the variants of a run for which none is named; no variants are all of them.
         info: the rank of this process among several that train each model together.
 
     Raises:
@@ -175,21 +164,14 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         raise UsageError("[run] --watch-every: expected --watch too")
     if args.tf32:
         os.environ["MLX_ENABLE_TF32"] = os.environ["CUPY_TF32"] = "1"
-    from duoln import runtime
-    from duoln.cli import console
     from duoln.distributed.joining import join_ranks
-    from duoln.runs.precision import FLOAT32
-    from duoln.tasks.registry import Registry
-    from duoln.training.loop import follow
-    from duoln.training.norm_stats import Watch
-    from duoln.training.train import train_in_folder
-    from duoln.training.train_step import make_step
-    from duoln.training.trainer import Trainer
 
-    loggers = _loggers(args.log_to, console.say)
-    given = facts.given_by_options(args, asked.settings, "seed", "epochs", "batch_size")
+    loggers = _loggers(args.log_to)
+    settings = facts.settings_of(task, args)
+    given = facts.given_by_options(args, settings, "seed", "epochs", "batch_size")
     seeds = given.pop("seed", [])
-    asked = asked._replace(settings={**asked.settings, **given}, seeds=seeds, precision=args.precision)
+    asked = Command(facts.variants_of(task, args.variant) or list(variants), args.preset, {**settings, **given}, seeds,
+                    args.precision)
     follows = info is not None and info.rank > 0
     plan = planned.plan(task, asked, usual, args.out, args.resume is not None, follows)
     before = planned.backend_before(plan) if args.resume and info is None else None
@@ -203,14 +185,14 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             console.say(f"precision: {word}")
     ended: list[Ended] = []
     failures: dict[str, DuolnError] = {}
-    listeners = Registry(asked=plugins).listeners(console.say)
+    listeners = registry.Registry(asked=args.plugins).listeners(console.say)
     watch = None if args.watch is None else Watch(args.watch, args.watch_every)
     say_absent()
     if task.paper:  # others say what they read or make when they have it
         console.say(f"data: looking for what {task.name} needs (DUOLN_DATA, the cache, then mirrors)")
     told: Any = None
-    splits: Splits | None = None
-    trainer: Trainer | None = None
+    trainer: Any = None
+    splits: Any = None
     for job, cfg in plan.configs.items():
         trainer = splits = None  # the data of the run before need not be there beside its own
         splits = task.data(cfg)
@@ -220,9 +202,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
             say_data(splits)
         trainer = Trainer(task, job.variant, cfg, splits, backend, args.debug_nans, ranks, plan.precisions[job])
         if follows:
-            follow(trainer)
+            Session(trainer).follow()
             continue
-        display = console.ProgressDisplay(task.columns, task.x_axis, job.name)
         if not ended:
             if args.out is None and args.resume is None:
                 plan = plan._replace(top=planned.of_its_own(plan.top))
@@ -230,8 +211,8 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         status = "done"
         try:
             folder = plan.top / job.name
-            figures = train_in_folder(trainer, folder, [display, *loggers(folder), *listeners],
-                                      args.resume is not None, args.resume != "anyway", watch)
+            display = console.ProgressDisplay(task.columns, task.x_axis, job.name)
+            figures = Session(trainer, [display, *loggers(folder), *listeners], watch).run(folder, args.resume)
         except Interrupted as end:
             stop = Interrupted(f"{end}; go on with\n{planned.resume_command(args.words, plan.top)}", end.number)
             ended.append(Ended(job, splits.dataset, "interrupted", trainer.result()))
@@ -249,7 +230,9 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
         ranks.leave()
     if follows:
         return 0
-    failure = _together(failures) if len(plan.configs) > 1 else next(iter(failures.values()), None)
+    failure = next(iter(failures.values()), None)
+    if failure is not None and len(plan.configs) > 1:  # one error for all runs that failed, of the class of the first
+        failure = type(failure)("; ".join(f"{name}: {error}" for name, error in failures.items()))
     show_ended(task, backend, ended, plan.top, args.json,
                None if failure is None else as_document(failure, str(failure), failure.exit_code))
     if failure is not None:
@@ -257,13 +240,7 @@ def run_variants(task: Task, args: argparse.Namespace, asked: Command, usual: st
     return int(any(each.failed for each in listeners))  # the runs are whole; a line has named it
 
 
-def _together(failures: Mapping[str, DuolnError]) -> DuolnError | None:
-    """One error for all runs that failed, of the class of the first; None if none did."""
-    first = next(iter(failures.values()), None)
-    return first and type(first)("; ".join(f"{name}: {error}" for name, error in failures.items()))
-
-
-def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], list[Listener]]:
+def _loggers(name: str | None) -> Callable[[Path], list[Listener]]:
     """A function that makes the listeners of --log-to for the folder of a run.
 
     Raises:
@@ -271,13 +248,11 @@ def _loggers(name: str | None, say: Callable[[str], None]) -> Callable[[Path], l
     """
     if name is None:
         return lambda folder: []
-    from duoln.tasks.boundary import Apart
-
     try:
         from duoln.runs.tensorboard import TensorBoard
     except ImportError as error:
         raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
-    return lambda folder: [Apart(TensorBoard(folder), f"--log-to {name}", say)]
+    return lambda folder: [Apart(TensorBoard(folder), f"--log-to {name}", console.say)]
 
 
 class Ended(NamedTuple):
@@ -301,10 +276,6 @@ def show_ended(task: Task, backend: Backend, ended: Sequence[Ended], top: Path, 
         as_json: stdout gets one JSON object, and stderr the tables.
         error: the error with which the command ends, for the JSON object.
     """
-    from duoln.cli import console
-    from duoln.pictures import drawing
-    from duoln.runs.series import series_of
-
     by: By = "seed" if len({run.figures["seed"] for run in ended}) > 1 else "run"
     written: list[Path] = []
     try:  # the files come first: stdout may be closed
@@ -327,10 +298,6 @@ def show_ended(task: Task, backend: Backend, ended: Sequence[Ended], top: Path, 
 
 def _readable(top: Path, own: Container[Path]) -> list[Curve]:
     """The runs below a folder: those of this command, and of the others those that can be read."""
-    from duoln.cli import console
-    from duoln.runs.curves import read_curves
-    from duoln.runs.places import run_folders
-
     curves = []
     for folder in run_folders(top):
         try:
@@ -343,11 +310,6 @@ def _readable(top: Path, own: Container[Path]) -> list[Curve]:
 
 
 def _show_table(task: Task, dataset: Dataset, ended: Sequence[Ended], top: Path, by: By, data: bool) -> None:
-    from duoln.cli import console
-    from duoln.cli.report import result_row, told_apart
-    from duoln.runs.curves import read_curves
-    from duoln.runs.series import ENDINGS, series_of
-
     if by == "seed":
         series = series_of(task, read_curves([top / run.job.name for run in ended]), by)
         for line in (line for s in series for line in s.remarks()):

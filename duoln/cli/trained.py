@@ -9,16 +9,18 @@ import argparse
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from duoln.cli import facts
+from duoln import runtime
+from duoln.cli import console, facts
 from duoln.cli.parser import Parser
+from duoln.cli.rows_table import RowsTable
 from duoln.errors import UsageError
 from duoln.system.paths import path_argument
-
-if TYPE_CHECKING:
-    from duoln.tasks.task import Task
-    from duoln.tasks.values import Trained
+from duoln.tasks import registry
+from duoln.tasks.settings import convert, kind_in_words, value_in_words
+from duoln.tasks.task import Task
+from duoln.tasks.values import Trained
 
 
 def add_commands(commands: Any) -> None:
@@ -35,8 +37,6 @@ def add_commands(commands: Any) -> None:
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-
     task = _task_of(args)
     if task.sampling is None:
         raise UsageError(f"[{task.name}] the task has nothing to sample; {_those_with('sampling', args.plugins)}")
@@ -52,9 +52,6 @@ def _sample(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from duoln.cli import console
-    from duoln.cli.rows_table import RowsTable
-
     task = _task_of(args)
     if task.evaluating is None:
         raise UsageError(f"[{task.name}] the task has no evaluation of its own beside that of `duoln run`; "
@@ -75,16 +72,13 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 def _task_of(args: argparse.Namespace) -> Task:
     from duoln.runs.trained import task_of
-    from duoln.tasks.registry import find_task
 
-    return find_task(task_of(args.trained), args.plugins)
+    return registry.find_task(task_of(args.trained), args.plugins)
 
 
 def _loaded(task: Task, kind: type, parser: argparse.ArgumentParser,
             args: argparse.Namespace) -> tuple[Trained, Any, dict[str, Any]]:
     """The model of a run, the user's options as an instance of the task's class `kind`, and all that the user gave."""
-    from duoln import runtime
-    from duoln.cli import console
     from duoln.runs.trained import load_trained
 
     _add_options(parser, kind)
@@ -99,25 +93,19 @@ def _loaded(task: Task, kind: type, parser: argparse.ArgumentParser,
 
 def _those_with(options: str, plugins: Sequence[str] | None) -> str:
     """In words, the tasks that have the attribute `options`."""
-    from duoln.tasks.registry import Registry
-
-    tasks = Registry(asked=plugins).tasks
+    tasks = registry.Registry(asked=plugins).tasks
     return f"tasks that have: {', '.join(n for n in tasks if getattr(tasks[n].task, options) is not None) or 'none'}"
 
 
 def _add_options(parser: argparse.ArgumentParser, kind: type) -> None:
     """`--backend`, and an option for each field of a task's own dataclass."""
-    from duoln.runtime import CHOICES
-
-    parser.add_argument("--backend", choices=CHOICES, help="default: DUOLN_BACKEND, else auto")
+    parser.add_argument("--backend", choices=runtime.CHOICES, help="default: DUOLN_BACKEND, else auto")
     for name, flag, meaning in options_of(kind):
         parser.add_argument(flag, dest=name, metavar="VALUE", help=meaning.replace("%", "%%"))
 
 
 def options_of(kind: type) -> Iterator[tuple[str, str, str]]:
     """The name, the flag and the meaning of each option that is a field of a task's own dataclass."""
-    from duoln.tasks.settings import kind_in_words, value_in_words
-
     kinds = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         made = field.default_factory
@@ -133,8 +121,6 @@ def _read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
     Raises:
         UsageError: a value does not fit.
     """
-    from duoln.tasks.settings import convert
-
     kinds = typing.get_type_hints(kind)
     return kind(**{key: convert(f"[{task}] --{key.replace('_', '-')}", given[key], kinds[key])
                    for key in kinds if given[key] is not None})

@@ -7,14 +7,13 @@ import os
 import secrets
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from duoln.distributed.rank_info import COUNT, LAUNCHERS, LISTENER, MEETING, RANK, TOKEN
-from duoln.errors import RankError, UsageError
 from duoln.system import processes
-from duoln.system.cores import start_thread
 from duoln.system.stopping import on_stop_signal
 
 LIFELINE = "DUOLN_RANK_LIFELINE"
@@ -22,7 +21,6 @@ LIFELINE = "DUOLN_RANK_LIFELINE"
 that process ends."""
 
 _WATCH_SECONDS = 0.05
-_LOOPBACK_SECONDS = 10.0
 _GRACE_SECONDS = 3.0
 """The time that the other ranks have to notice that one has ended, and to report it."""
 
@@ -62,15 +60,11 @@ class Children:
 
         Rank 0 writes to our output, or its stdout to `stdout` if that is given; the others write to their files. All
         get a secret that was made for this run.
-
-        Raises:
-            RankError: this machine has no loopback device, over which the ranks meet.
         """
         count = len(heard)
         token = secrets.token_hex(32)
         watched, self._lifeline = os.pipe()
         with socket.create_server(("127.0.0.1", 0), backlog=count + 16) as listener, os.fdopen(watched, "rb"):
-            _check_loopback(listener)
             shared = processes.environment({COUNT: str(count), TOKEN: token, LIFELINE: str(watched),
                                             MEETING: f"127.0.0.1:{listener.getsockname()[1]}"})
             for k in range(count):
@@ -115,39 +109,15 @@ class Children:
             yield
 
 
-def _check_loopback(listener: socket.socket) -> None:
-    """Raises RankError if a process of this machine cannot connect to the address."""
-    address = listener.getsockname()
-    try:
-        with socket.create_connection(address, _LOOPBACK_SECONDS):
-            listener.accept()[0].close()
-    except OSError as error:
-        raise RankError(f"[ranks] expected a loopback device over which ranks meet at {address[0]}, found: {error}; "
-                        "`ip link set lo up` starts it") from error
-
-
-def end_with_launcher(environment: MutableMapping[str, str] = os.environ) -> None:
-    """In a rank that `Children.start` started: end as soon as the process that started it is gone.
-
-    Raises:
-        UsageError: the variable names no open descriptor.
-        RankError: the system gives no thread that watches it.
-    """
-    if LIFELINE not in environment:
+def end_with_launcher() -> None:
+    """In a rank that `Children.start` started: end as soon as the process that started it is gone."""
+    if LIFELINE not in os.environ:
         return
-    given = environment.pop(LIFELINE)
-    try:
-        lifeline = int(given)
-        os.fstat(lifeline)
-    except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"[ranks] expected the number of an open descriptor in {LIFELINE}, found {given!r:.40}; only "
-                         "`duoln run --ranks N` sets it") from error
+    lifeline = int(os.environ.pop(LIFELINE))
 
     def watch() -> None:
         while os.read(lifeline, 1):
             pass
         os._exit(1)
 
-    if start_thread(watch, daemon=True) is None:
-        raise RankError("[ranks] expected a thread that watches the launcher, found that the system gives this user no "
-                        "more; see `ulimit -u`")
+    threading.Thread(target=watch, daemon=True).start()

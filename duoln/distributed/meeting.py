@@ -14,28 +14,22 @@ import contextlib
 import hmac
 import json
 import math
-import queue
 import secrets
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from duoln.distributed.rank_info import RankInfo
 from duoln.errors import RankError, UsageError
-from duoln.system.cores import start_thread
 
 MEETING_SECONDS = 300.0
 """The time for which a rank waits for the others to be started."""
 SILENT_SECONDS = 10.0
 """The time after which a waiting rank names the missing ones."""
-PROOF_SECONDS = 10.0
-"""The time limit of a connection's handshake."""
-MOST_HANDSHAKES = 64
-"""The largest number of handshakes at one time, in addition to those of the ranks."""
+PROOF_SECONDS = 5.0
+"""The time limit of a connection's handshake. Rank 0 hears one connection after another."""
 
 _NONCE_BYTES = _PROOF_BYTES = 32
 _LONGEST_MESSAGE = 1 << 20
@@ -51,7 +45,7 @@ class Channel:
     """
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self._connection, self._deadline = connection, deadline
+        self._connection, self.deadline = connection, deadline
         self.host: str = connection.getsockname()[0]
         self.close = connection.close
 
@@ -66,11 +60,11 @@ class Channel:
         Raises:
             OSError: the other end is gone or silent, or sends what is no message.
         """
-        [length] = struct.unpack(">I", _read(self._connection, 4, self._deadline))
+        [length] = struct.unpack(">I", _read(self._connection, 4, self.deadline))
         if length > _LONGEST_MESSAGE:
             raise ConnectionError(f"it sent a message of {length} bytes")
         try:
-            return json.loads(_read(self._connection, length, self._deadline))
+            return json.loads(_read(self._connection, length, self.deadline))
         except ValueError as error:
             raise ConnectionError(f"it sent a message that is no JSON: {error}") from error
 
@@ -166,12 +160,8 @@ def _listen(info: RankInfo) -> socket.socket:
 
 def _admit(listener: socket.socket, info: RankInfo, library: str, tell: Callable[[str], None], deadline: float,
            opened: contextlib.ExitStack) -> dict[int, Channel]:
-    """The channels to ranks 1 to size - 1. Each connection has a thread, so that a slow one does not stop the
-    others.
-    """
-    arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str] = queue.SimpleQueue()
+    """The channels to ranks 1 to size - 1."""
     channels: dict[int, Channel] = {}
-    free = threading.Semaphore(info.size + MOST_HANDSHAKES)
     listener.settimeout(_POLL_SECONDS)
     silent_until = time.monotonic() + SILENT_SECONDS
     while len(channels) < info.size - 1:
@@ -184,43 +174,27 @@ def _admit(listener: socket.socket, info: RankInfo, library: str, tell: Callable
             tell(f"ranks: rank 0 waits at {info.meeting}, which is {listener.getsockname()[0]} here, for rank "
                  f"{missing}, for {deadline - now:.0f} s more")
             silent_until = math.inf
-        if free.acquire(timeout=_POLL_SECONDS):
-            try:
-                hear = partial(_hear, *listener.accept(), info.token, deadline, arrivals, free)
-            except (TimeoutError, ConnectionAbortedError):
-                free.release()
-            else:
-                if start_thread(hear, daemon=True) is None:
-                    hear()  # until then nobody else is heard
-        while not arrivals.empty():
-            arrival = arrivals.get()
-            if isinstance(arrival, str):
-                tell(f"ranks: refused a connection {arrival}")
-                continue
-            channel, hello = arrival
-            opened.callback(channel.close)
-            refusal = _refusal(hello, info, library, channels)
-            with contextlib.suppress(OSError):  # a rank that has ended meanwhile is noticed at the first exchange
-                channel.send(refusal or "welcome")
-            if refusal:
-                raise UsageError(f"[ranks] {refusal}")
-            channels[hello["rank"]] = channel
+        try:
+            connection, address = listener.accept()
+        except (TimeoutError, ConnectionAbortedError):
+            continue
+        channel = Channel(connection, min(time.monotonic() + PROOF_SECONDS, deadline))
+        try:
+            _welcome(connection, info.token, channel.deadline)
+            hello = channel.receive()
+        except OSError as error:
+            connection.close()
+            tell(f"ranks: refused a connection from {address[0]}:{address[1]}: {error}")
+            continue
+        opened.callback(channel.close)
+        channel.deadline = deadline
+        refusal = _refusal(hello, info, library, channels)
+        with contextlib.suppress(OSError):  # a rank that has ended meanwhile is noticed at the first exchange
+            channel.send(refusal or "welcome")
+        if refusal:
+            raise UsageError(f"[ranks] {refusal}")
+        channels[hello["rank"]] = channel
     return channels
-
-
-def _hear(connection: socket.socket, address: Any, token: bytes, deadline: float,
-          arrivals: queue.SimpleQueue[tuple[Channel, dict[str, Any]] | str], free: threading.Semaphore) -> None:
-    """Make the handshake with one connection, and queue its channel, or the reason against it."""
-    try:
-        proven_by = min(time.monotonic() + PROOF_SECONDS, deadline)
-        _welcome(connection, token, proven_by)
-        channel = Channel(connection, deadline)
-        arrivals.put((channel, channel.receive()))
-    except OSError as error:
-        connection.close()
-        arrivals.put(f"from {address[0]}:{address[1]}: {error}")
-    finally:
-        free.release()
 
 
 def _refusal(hello: dict[str, Any], info: RankInfo, library: str, channels: dict[int, Channel]) -> str:

@@ -133,7 +133,6 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
     asked = make_config(task, variant, preset, settings)
     check_regular(folder / CONFIG)
     if not (folder / CONFIG).is_file():
-        check_config(task, variant, asked)
         return Resumed(asked, {})
     of_folder, before = read_config(task, folder)
     if of_folder != variant:

@@ -13,9 +13,7 @@ import dataclasses
 import importlib
 import inspect
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -167,28 +165,6 @@ def _folder() -> str | None:
         return os.getcwd()
     except OSError:  # it was removed
         return None
-
-
-@contextlib.contextmanager
-def hearing_interrupts() -> Iterator[list[int]]:
-    """Collects the interrupts during the block, because a task's code may raise KeyboardInterrupt without the user.
-    Outside the main thread this cannot be known, so each counts as the user's.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield [signal.SIGINT]
-        return
-    heard: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        heard.append(number)
-        before(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield heard
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class Apart(Listener):

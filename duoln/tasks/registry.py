@@ -11,7 +11,6 @@ import argparse
 import importlib
 import os
 import re
-import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -25,7 +24,7 @@ import pluggy
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
-from duoln.tasks.boundary import Apart, hearing_interrupts, named, refusal, staying
+from duoln.tasks.boundary import Apart, named, refusal, staying
 from duoln.tasks.contract import NAME, check_attributes, kind_of
 from duoln.tasks.events import Listener
 from duoln.tasks.hookspecs import Command
@@ -34,8 +33,6 @@ from duoln.tasks.task import Task
 GROUP = "duoln"
 HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("duoln_"))
 """The names of the functions that a plug-in may define."""
-SLOW_SECONDS = 1.0
-"""A plug-in that takes longer to load gets a remark."""
 _CHECKOUT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 _OF_OTHERS = ("; a task of another package is there once that package is installed, as by pip install -e FOLDER, and "
@@ -64,14 +61,6 @@ class Broken(NamedTuple):
     reason: str
 
 
-class Slow(NamedTuple):
-    """A plug-in that loads so slowly that every command is delayed."""
-
-    name: str
-    distribution: str
-    seconds: float
-
-
 class _StrictError(PluginError):
     """The error for a refused plug-in under DUOLN_STRICT_PLUGINS=1."""
 
@@ -91,7 +80,6 @@ class Registry:
         self.tasks: dict[str, Found] = {}
         self.commands: dict[str, FoundCommand] = {}
         self.broken: list[Broken] = []
-        self.slow: list[Slow] = []
         self.brings: dict[str, list[str]] = {}
         """In words, what each plug-in brings by hooks, by the name of its entry point."""
         self.packages: dict[str, str] = {}
@@ -114,14 +102,10 @@ class Registry:
                              f"the first is {self.distributions[entry.name]}'s")
                 continue
             self.distributions[entry.name] = distribution
-            started = time.perf_counter()
-            with staying(), hearing_interrupts() as heard:
-                self._load(entry, distribution, heard)
-            seconds = time.perf_counter() - started
-            if seconds > SLOW_SECONDS:
-                self.slow.append(Slow(entry.name, distribution, seconds))
+            with staying():
+                self._load(entry, distribution)
 
-    def _load(self, entry: EntryPoint, distribution: str, heard: Sequence[int]) -> None:
+    def _load(self, entry: EntryPoint, distribution: str) -> None:
         plugin: Any = None
         try:
             plugin = entry.load()
@@ -150,9 +134,9 @@ class Registry:
             self.brings[entry.name] = [
                 *(f"task {task.name}" for task in tasks), *(f"command {command.name}" for command in commands),
                 *(["listeners"] if hasattr(plugin, "duoln_listeners") else [])]
+        except (_StrictError, KeyboardInterrupt):
+            raise
         except BaseException as error:  # the import of a plug-in may call sys.exit
-            if isinstance(error, _StrictError) or (isinstance(error, KeyboardInterrupt) and heard):
-                raise
             if plugin is not None and self._manager.get_plugin(entry.name) is plugin:
                 self._manager.unregister(plugin)
             self._refuse(entry.name, distribution, refusal(error), error)
@@ -188,16 +172,16 @@ class Registry:
         made: list[Apart] = []
         for name, plugin in self._manager.list_name_plugin():
             source = f"plug-in '{name}' of {self.distributions[name]}"
-            with staying(), hearing_interrupts() as heard:
+            with staying():
                 try:
                     given = self._ask(plugin, "duoln_listeners")
                     for listener in given:
                         if not isinstance(listener, Listener):
                             raise PluginError(f"duoln_listeners: expected Listener objects, found {kind_of(listener)}")
                     made += [Apart(listener, source, say) for listener in given]
+                except KeyboardInterrupt:
+                    raise
                 except BaseException as error:
-                    if isinstance(error, KeyboardInterrupt) and heard:
-                        raise
                     self._refuse(name, self.distributions[name], refusal(error), error)
                     say(f"{source} has no listeners for this run: {refusal(error)}")
         return made

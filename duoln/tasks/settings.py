@@ -52,13 +52,14 @@ def make_config(task: Task, variant: str, preset: str | None = None,
     Settings may be text, as from `--set learning_rate=0.01`; they are read by the field's type.
 
     Raises:
-        UsageError: an unknown variant, preset or setting, or a value that does not fit; it lists what there is.
+        UsageError: an unknown variant, preset or setting, or a value that does not fit, or that no run can have; it
+            lists what there is.
         TaskError: the task's class of settings takes none, or has some that JSON cannot hold.
     """
-    if variant not in task.variants:
-        raise UsageError(f"[{task.name}] expected a variant of {', '.join(task.variants)}; found {variant!r}"
-                         f"{did_you_mean(variant, task.variants)}")
-    check_preset(task, preset)
+    for kind, name, known in (("preset", preset, task.presets), ("variant", variant, task.variants)):
+        if (name is not None or kind == "variant") and (not isinstance(name, str) or name not in known):
+            raise UsageError(f"[{task.name}] expected a {kind} of {', '.join(known) or 'none'}; found {name!r:.40}"
+                             f"{did_you_mean(name, known)}")
     values = {**(task.presets[preset] if preset else {}), **task.variants[variant]}
     kinds = typing.get_type_hints(task.config)
     names = [f.name for f in dataclasses.fields(task.config)]
@@ -71,14 +72,9 @@ def make_config(task: Task, variant: str, preset: str | None = None,
             raise UsageError(f"[{task.name}] expected a setting of {', '.join(names)}; found {key!r}"
                              f"{how_to_name(key, names)}")
         values[key] = convert(f"[{task.name}] {key}", value, kinds[key])
-    return _configured(task, values)
-
-
-def check_preset(task: Task, preset: str | None) -> None:
-    """Raises UsageError for a preset that the task has not; it lists what there is."""
-    if preset is not None and (not isinstance(preset, str) or preset not in task.presets):
-        raise UsageError(f"[{task.name}] expected a preset of {', '.join(task.presets) or 'none'}; found "
-                         f"{preset!r:.40}{did_you_mean(preset, task.presets)}")
+    cfg = _configured(task, values)
+    check_config(task, variant, cfg)
+    return cfg
 
 
 def check_config(task: Task, variant: str, cfg: Config) -> None:

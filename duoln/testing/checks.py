@@ -21,8 +21,7 @@ from duoln.errors import CompileWarning, KernelError
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import make_config
 from duoln.testing.closeness import check_close, tolerance
-from duoln.training.dropout import TaskDropout
-from duoln.training.train_step import make_step, start_state
+from duoln.training.train_step import TaskDropout, make_step, start_state
 
 Check = Callable[[Backend], str]
 _CUDA = "cupy"

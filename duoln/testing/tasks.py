@@ -17,19 +17,19 @@ import numpy as np
 from duoln import runtime, tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor
+from duoln.data import Batch
 from duoln.data.batches import count_examples
 from duoln.errors import DataError, GradientError, ShapeError, UsageError
 from duoln.nn import no_dropout
 from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
-from duoln.runs.checkpoint import load
-from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
 from duoln.tasks.boundary import named
 from duoln.tasks.settings import has_source, make_config, settings_of
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.testing.gradients import gradcheck
+from duoln.training.session import Session
 from duoln.training.trainer import Trainer
 
 _DERIVATIVE = 1e-4
@@ -42,6 +42,8 @@ _AGREEMENT = 1e-4
 _BELOW = ("duoln.backends", "duoln.kernels", "cupy", "cupyx", "mlx")
 """The modules that a task must not import, so that it runs on every backend. From `duoln.core` it must not import the
 modules inside."""
+_UNSEEDED = ("data: {} of '{}' differs when data(cfg) is called again, at '{}': what is drawn must follow from "
+             "cfg.seed, as duoln.Stream(cfg.seed, name) gives it")
 
 
 def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "numpy", steps: int = 4,
@@ -88,20 +90,20 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
         check_corpus(task, make_config(task, next(iter(task.variants)), preset, corpus_settings), corpus, harmless)
     for variant in task.variants:
         for name in task.presets:
-            _check_selection(task, make_config(task, variant, name))
+            try:
+                selected_by(task, make_config(task, variant, name))
+            except UsageError as error:
+                raise AssertionError(str(error)) from error
         cfg = make_config(task, variant, preset, settings)
         splits = task.data(cfg)
         _check_batches(task, splits, steps)
         if variant == next(iter(task.variants)):
             _check_seeded(task, variant, cfg, splits, steps)
-            _check_held_out(task, variant, cfg, splits)
         if gradients:
             _check_gradient(task, variant, cfg, splits)
         if second is not None:
             _check_agreement(task, variant, cfg, splits, (where, second), min(steps, 2))
         _check_training(task, variant, cfg, splits, where, steps)
-        if can_draw():
-            _check_use(task, variant, cfg, splits, where)
 
 
 def _check_spelling(task: Task) -> None:
@@ -222,43 +224,49 @@ def _check_batches(task: Task, splits: Splits, steps: int) -> None:
 
 
 def _check_seeded(task: Task, variant: str, cfg: Config, splits: Splits, steps: int) -> None:
-    """A second call of `data` gives the same: what it draws is drawn by the seed."""
-    again = task.data(cfg)
-    parts = [*((f"batch {step} of training", splits.train(step), again.train(step)) for step in range(steps)),
-             *((f"split {name!r}", split, again.evaluation[name]) for name, split in splits.evaluation.items())]
-    for where, first, second in parts:
-        for (path, _), (a, b) in zip(tree.items(first), tree.zipped(first, second), strict=True):
-            if not np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f"):
-                raise AssertionError(f"data: {where} of '{variant}' differs when data(cfg) is called again, at "
-                                     f"'{path}': what is drawn must follow from cfg.seed, as "
-                                     "duoln.Stream(cfg.seed, name) gives it")
-
-
-def _check_selection(task: Task, cfg: Config) -> None:
-    try:
-        selected_by(task, cfg)
-    except UsageError as error:
-        raise AssertionError(str(error)) from error
-
-
-def _check_held_out(task: Task, variant: str, cfg: Config, splits: Splits) -> None:
-    """Another seed evaluates on the same: runs of several seeds are compared, and their splits must not differ."""
-    again = task.data(dataclasses.replace(cfg, seed=cfg.seed + 1)).evaluation
+    """A second call of `data` gives the same: what it draws is drawn by the seed. What is held out does not depend on
+    the seed, because runs of several seeds are compared.
+    """
+    again, moved = task.data(cfg), task.data(dataclasses.replace(cfg, seed=cfg.seed + 1))
+    for step in range(steps):
+        if (path := _differing(splits.train(step), again.train(step))) is not None:
+            raise AssertionError(_UNSEEDED.format(f"batch {step} of training", variant, path))
     for name, split in splits.evaluation.items():
-        if name == "train":
-            continue
-        for path, array in tree.items(split):
-            second = dict(tree.items(again[name])).get(path, np.zeros(0))
-            if not np.array_equal(array, second, equal_nan=np.asarray(array).dtype.kind == "f"):
-                raise AssertionError(f"data: split {name!r} of '{variant}' differs for another seed, at '{path}': what "
-                                     "is held out must not depend on cfg.seed; draw it by "
-                                     "duoln.tasks.originals.DATA_SEED")
+        if (path := _differing(split, again.evaluation[name])) is not None:
+            raise AssertionError(_UNSEEDED.format(f"split {name!r}", variant, path))
+        if name != "train" and (path := _differing(split, moved.evaluation[name])) is not None:
+            raise AssertionError(f"data: split {name!r} of '{variant}' differs for another seed, at '{path}': what is "
+                                 "held out must not depend on cfg.seed; draw it by duoln.tasks.originals.DATA_SEED")
+
+
+def _differing(first: Batch, second: Batch) -> str | None:
+    """The path of an array that differs between two batches or splits; None if none does."""
+    others = dict(tree.items(second))
+    return next((path for path, a in tree.items(first) if path not in others or not np.array_equal(
+        a, others[path], equal_nan=np.asarray(a).dtype.kind == "f")), None)
 
 
 def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend, steps: int) -> None:
+    """A run that stops half way and goes on ends with the same bits, and its folder serves `sample` and the rest."""
+    cfg = dataclasses.replace(cfg, patience=0)  # which would end with the state of the best evaluation
     whole = Trainer(task, variant, cfg, splits, backend)
-    losses = [whole.advance() for _ in range(steps)]
-    metrics = whole.evaluate()
+    for _ in range(steps):
+        whole.advance()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        for last in (steps // 2, steps):
+            trainer = Trainer(task, variant, cfg, splits, backend)
+            trainer.last_update = last
+            Session(trainer).run(folder, resume=last == steps)
+        for (path, _), (a, b) in zip(tree.items(whole.state), tree.zipped(whole.state, trainer.state), strict=True):
+            if not np.array_equal(a.numpy(), b.numpy()):
+                raise AssertionError(f"resume: '{path}' differs from a run that did not stop")
+        _check_metrics(task, trainer.evaluated)
+        if can_draw():
+            _check_use(task, folder, backend, Path(temporary))
+
+
+def _check_metrics(task: Task, metrics: Mapping[str, float]) -> None:
     missing = [c.key for c in task.columns if c.key not in metrics]
     if missing:
         raise AssertionError(f"columns: '{missing[0]}' is not among the metrics {', '.join(sorted(metrics))}")
@@ -268,53 +276,30 @@ def _check_training(task: Task, variant: str, cfg: Config, splits: Splits, backe
     bad = [key for key, value in metrics.items() if not np.isfinite(value)]
     if bad:
         raise AssertionError(f"metrics: {bad[0]} is {metrics[bad[0]]}")
-    halves = Trainer(task, variant, cfg, splits, backend)
-    for _ in range(steps // 2):
-        halves.advance()
-    with tempfile.TemporaryDirectory() as folder:
-        saved = load(halves.save(Path(folder)))
-        resumed = Trainer(task, variant, cfg, splits, backend)
-        resumed.resume(saved)
-    rest = [resumed.advance() for _ in range(steps - steps // 2)]
-    if rest != losses[steps // 2:]:
-        raise AssertionError(f"resume: expected the losses {losses[steps // 2:]}, found {rest}")
-    for (path, _), (a, b) in zip(tree.items(whole.state), tree.zipped(whole.state, resumed.state), strict=True):
-        if not np.array_equal(a.numpy(), b.numpy()):
-            raise AssertionError(f"resume: '{path}' differs from a run that did not stop")
 
 
-def _check_use(task: Task, variant: str, cfg: Config, splits: Splits, backend: Backend) -> None:
-    """After one update, the model from the run folder gives samples with the default options, and the same ones
-    again; an evaluation; and pictures.
+def _check_use(task: Task, run: Path, backend: Backend, temporary: Path) -> None:
+    """The model from a run's folder gives samples with the default options, and the same ones again; an evaluation; and
+    pictures.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = RunFolder(Path(temporary) / "run", backend)
-        try:
-            folder.write_config(task.name, variant, cfg)
-            trainer = Trainer(task, variant, cfg, splits, backend)
-            trainer.advance()
-            trainer.save(folder.checkpoints)
-        finally:
-            folder.close()
-        trained, pictures = load_trained(task, folder.path, backend), Path(temporary) / "pictures"
-        if task.evaluating is not None:
-            task.evaluate(trained, task.evaluating(), lambda line: None)
-        pictures.mkdir()
-        for file in task.pictures({"one": trained}, pictures):
-            if not file.is_file():
-                raise AssertionError(f"pictures: expected the files that it names, found no {file}")
-        contents = []
-        sampling = task.sampling
-        for name in ("first.png", "second.png") if sampling is not None else ():
-            assert sampling is not None
-            files = task.sample(load_trained(task, folder.path, backend), sampling(), Path(temporary) / name)
-            missing = [str(f) for f in files if not f.is_file()]
-            if missing or Path(temporary) / name not in files:
-                raise AssertionError(f"sample: expected the file {name} among those it names, all written; found "
-                                     f"{', '.join(map(str, files)) or 'none'}")
-            contents.append([f.read_bytes() for f in files])
-        if contents and contents[0] != contents[1]:
-            raise AssertionError("sample: two samples with the same seed differ")
+    trained, pictures = load_trained(task, run, backend), temporary / "pictures"
+    if task.evaluating is not None:
+        task.evaluate(trained, task.evaluating(), lambda line: None)
+    pictures.mkdir()
+    for file in task.pictures({"one": trained}, pictures):
+        if not file.is_file():
+            raise AssertionError(f"pictures: expected the files that it names, found no {file}")
+    if task.sampling is None:
+        return
+    contents = []
+    for out in (temporary / "first.png", temporary / "second.png"):
+        files = task.sample(load_trained(task, run, backend), task.sampling(), out)
+        if out not in files or not all(file.is_file() for file in files):
+            raise AssertionError(f"sample: expected the file {out.name} among those it names, all written; found "
+                                 f"{', '.join(map(str, files)) or 'none'}")
+        contents.append([file.read_bytes() for file in files])
+    if contents[0] != contents[1]:
+        raise AssertionError("sample: two samples with the same seed differ")
 
 
 # Damaged files --------------------------------------------------------------------------------------------

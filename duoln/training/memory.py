@@ -12,8 +12,7 @@ from duoln.nn import Module
 from duoln.runs.precision import FLOAT32
 from duoln.runtime import to_tensors
 from duoln.tasks.task import Task
-from duoln.training.dropout import TaskDropout, training_loss
-from duoln.training.train_step import State
+from duoln.training.train_step import State, TaskDropout, training_loss
 
 _FEW, _MORE = 2, 4
 """The sizes of the two batches from which the memory of a whole batch is computed; batch norm needs at least two."""

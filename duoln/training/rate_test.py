@@ -20,8 +20,7 @@ from duoln.runtime import tensor, to_tensors
 from duoln.system.filesystem import write_own
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Splits
-from duoln.training.dropout import TaskDropout
-from duoln.training.train_step import make_step, start_state
+from duoln.training.train_step import TaskDropout, make_step, start_state
 
 LEAST_UPDATES = 10
 _NEIGHBOURS = 0.05

@@ -17,7 +17,6 @@ from duoln.nn.observing import observed, own_arrays
 from duoln.training.memory import size
 
 _WIDTH = 80
-_LEAST = 20
 _INDENT = "  "
 _HEADINGS = ("layer", "kind", "output", "calls", "parameters", "activations")
 _NUMBERS = ("calls", "parameters", "activations")
@@ -64,15 +63,16 @@ class Summary(NamedTuple):
     def text(self, width: int = _WIDTH) -> str:
         """The table and the totals in lines of that width at most.
 
-        Where there is no room for all columns, there are fewer of them; in a terminal that is too narrow for any table,
-        each layer has a few lines. A path or a word that is longer than a line stays whole.
+        Where there is no room for all columns, there are fewer of them. The narrowest table stays whole, and so does a
+        word that is longer than a line.
         """
-        width = max(width, _LEAST)
         tables = (_table(self.rows, headings, gap) for headings, gap in _FORMS)
-        lines = next((lines for lines in tables if max(map(len, lines)) <= width), None)
-        if lines is None:
-            lines = [line for row, name in _named(self.rows) for line in _paragraph(row, name, width)]
-        return "\n".join([*lines, "", *(line for text in self._totals() for line in _wrapped(text, width, _INDENT))])
+        lines: list[str] = []
+        for lines in tables:
+            if max(map(len, lines)) <= width:
+                break
+        return "\n".join([*lines, "", *(line for text in self._totals() for line in textwrap.wrap(
+            text, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False))])
 
     def _totals(self) -> list[str]:
         notes = ["not called: arrays of such a layer may be used without a call of it"] \
@@ -175,19 +175,3 @@ def _table(rows: Sequence[Row], headings: Sequence[str], gap: int) -> list[str]:
                for heading, column, n in zip(headings, columns, widths, strict=True)]
     lines = [(" " * gap).join(cells).rstrip() for cells in zip(*aligned, strict=True)]
     return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
-
-
-def _paragraph(row: Row, name: str, width: int) -> list[str]:
-    """The lines of one layer in a narrow terminal."""
-    name, layer, output, calls, parameters, activations = _cells(row, name)
-    indent = name[:len(name) - len(name.lstrip())]
-    facts = [output, f"{calls} calls" if row.calls > 1 else "", f"{parameters} parameters" if parameters else "",
-             f"activations {activations}" if activations else ""]
-    text = ", ".join(filter(None, facts))
-    return [*_wrapped(f"{name.strip()}: {layer}", width, indent, indent),
-            *(_wrapped(text, width, indent + 2 * _INDENT, indent + 2 * _INDENT) if text else [])]
-
-
-def _wrapped(text: str, width: int, later: str, first: str = "") -> list[str]:
-    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later, break_long_words=False,
-                         break_on_hyphens=False)

@@ -12,12 +12,11 @@ import numpy as np
 
 from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.core.arguments import check_flag, described, did_you_mean
+from duoln.core.arguments import check_flag, described
 from duoln.errors import CheckpointWarning, Interrupted, UsageError
 from duoln.nn import Module, Params
 from duoln.runs.curve import NO_METRICS, Curve
 from duoln.runs.curves import read_curves
-from duoln.runs.folder import RunFolder
 from duoln.runs.norm_stats import LayerStats
 from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
@@ -26,11 +25,11 @@ from duoln.system.paths import in_home
 from duoln.tasks.boundary import named
 from duoln.tasks.events import Listener, RunStart
 from duoln.tasks.registry import find_task, load_plugins
-from duoln.tasks.settings import check_config, check_preset, make_config
+from duoln.tasks.settings import make_config
 from duoln.tasks.task import Config, Task
 from duoln.tasks.values import Dataset
-from duoln.training.loop import fit
 from duoln.training.norm_stats import Watch
+from duoln.training.session import Session
 from duoln.training.trainer import Trainer
 
 
@@ -117,22 +116,19 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     watching = None if watch is None else Watch(watch, watch_every)
     load_plugins(own=False)  # as every command does: a run has the same rules in Python
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
-    check_preset(chosen, preset)
-    name = _variant(chosen, variant)
+    name: Any = next(iter(chosen.variants)) if variant is None and len(chosen.variants) == 1 else variant
     if resume and out is not None:
         cfg = resumed_config(chosen, name, out, preset, settings).config
         precision = resumed_precision(out, precision)
     else:
         cfg = make_config(chosen, name, preset, settings)
-        check_config(chosen, name, cfg)
     where = runtime.backend_of("train", backend)
     splits = chosen.data(cfg, data)
     trainer = Trainer(chosen, name, cfg, splits, where, precision=precision or FLOAT32)
     with ExitStack() as stack:
         path = stack.enter_context(temporary_folder()) if out is None else out
         try:
-            figures = train_in_folder(trainer, path, [_Warning(), *listeners], bool(resume), resume != "anyway",
-                                      watching)
+            figures = Session(trainer, [_Warning(), *listeners], watching).run(path, resume)
             [curve] = read_curves([path])
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"
@@ -151,29 +147,10 @@ class _Warning(Listener):
                           f"{'; '.join(event.refused)}", CheckpointWarning, stacklevel=2)
 
 
-def train_in_folder(trainer: Trainer, path: Path, listeners: Sequence[Listener] = (), resume: bool = False,
-                    same_bits: bool = True, watch: Watch | None = None) -> dict[str, Any]:
-    """Run `fit` with a run folder, which is always closed afterwards; returns the figures. Raises as `fit`."""
-    folder = RunFolder(path, trainer.backend)
-    try:
-        return fit(trainer, folder, listeners, resume, same_bits, watch)
-    finally:
-        folder.close()
-
-
 def _checked(task: Any) -> Task:
     if not isinstance(task, Task):
         raise UsageError(f"[train] task: expected a task or its name, found {type(task).__name__}")
     return named(task, task.owner or type(task).__module__)
-
-
-def _variant(task: Task, variant: str | None) -> str:
-    if variant is None and len(task.variants) == 1:
-        return next(iter(task.variants))
-    if not isinstance(variant, str) or variant not in task.variants:
-        raise UsageError(f"[train] expected a variant of {', '.join(task.variants)}; found {variant!r}"
-                         f"{did_you_mean(variant, task.variants)}")
-    return variant
 
 
 def _evaluations(curve: Curve) -> dict[str, np.ndarray]:

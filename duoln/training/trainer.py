@@ -40,9 +40,8 @@ from duoln.tasks.settings import through_json
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
 from duoln.training import memory
-from duoln.training.dropout import TaskDropout
 from duoln.training.memory import StepMemory
-from duoln.training.train_step import make_ranked_step, make_step, start_state
+from duoln.training.train_step import TaskDropout, make_ranked_step, make_step, start_state
 
 _POPULATION_ROWS = 10_000
 _POPULATION_BATCHES = 1_000
@@ -227,18 +226,16 @@ class Trainer:
                                        "smaller model")
         needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate, self.precision)
         if needed.total > free:
+            whole = needed.largest_batch(free) * (self.ranks.size if self.ranks else 1)
+            advice = f"try a batch_size of {whole} at most" if whole else "try a smaller model"
             raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {needed}, and {memory.size(free)} "
-                                       f"are free on {self.backend.device}; {self._smaller_batch(needed, free)}")
+                                       f"are free on {self.backend.device}; {advice}")
         self._memory = needed
         return needed
 
     def _free(self) -> tuple[int, int]:
         """The bytes that are free on the device and on the host."""
         return self.backend.free_memory(), limits.free_memory()
-
-    def _smaller_batch(self, needed: StepMemory, free: int) -> str:
-        whole = needed.largest_batch(free) * (self.ranks.size if self.ranks else 1)
-        return f"try a batch_size of {whole} at most" if whole else "try a smaller model"
 
     def agree_to_stop(self, wanted: bool) -> bool:
         """True if any of the processes wants to stop after this update; then all processes stop."""
@@ -250,20 +247,20 @@ class Trainer:
         if queued.again is None:
             raise DivergedError(f"{text}; --debug-nans tells which operator made the first such value")
         before, batch, rate = queued.again
-        with watched():
-            try:
-                step = make_step(self.task, self.model, self.optimizer, self.precision)
-                step(to_tensors(before, self.backend), batch, rate)
-            except NotFiniteError as error:
-                raise DivergedError(f"{text}. Run again operator by operator: {error}") from error
+        try:
+            with watched():
+                make_step(self.task, self.model, self.optimizer, self.precision)(
+                    to_tensors(before, self.backend), batch, rate)
+        except NotFiniteError as error:
+            raise DivergedError(f"{text}. Run again operator by operator: {error}") from error
         raise DivergedError(f"{text}. Run again operator by operator, every value was finite: the rules that compute "
                             "several operators at once, or the compiled step, differ")
 
     def evaluate(self) -> dict[str, float]:
         """The metrics of every split, with keys like "test_error"."""
-        forward = self._population_forward()
-        params = stored_params(with_population(self.model, self.state["params"], self._population_batches(), forward),
-                               self.precision)
+        count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES, self.splits.steps_per_epoch)
+        params = stored_params(with_population(self.model, self.state["params"], map(self.splits.train, range(count)),
+                                               self._population_forward()), self.precision)
 
         def predict(batch: Batch) -> np.ndarray:
             values = self.task.predict(self.model, params, self._stored(batch)).numpy()
@@ -322,10 +319,6 @@ class Trainer:
 
     def _stored(self, batch: Batch) -> dict[str, Tensor]:
         return stored_batch(to_tensors(batch, self.backend), self.precision)
-
-    def _population_batches(self) -> Iterator[Batch]:
-        count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES)
-        return (self.splits.train(k) for k in range(min(count, self.splits.steps_per_epoch)))
 
     def result(self) -> dict[str, Any]:
         """The figures of the run so far."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from duoln.cli import facts
-from duoln.cli.curves import runs_of_one_task
+from duoln.cli.report import runs_of_one_task
 from duoln.errors import UsageError
 from duoln.system.paths import path_argument
 from duoln.tasks import Command

@@ -30,13 +30,11 @@ _RUN = """
 import sys
 from pathlib import Path
 from duoln import runtime
-from duoln.runs.folder import RunFolder
-from duoln.training.loop import fit
+from duoln.training.session import Session
 from small_runs import line_trainer
 be = runtime.backend(sys.argv[2])
-folder = RunFolder(Path(sys.argv[1]), be)
 print("ready", flush=True)
-fit(line_trainer(be, evaluate_every=1), folder, resume=True)
+Session(line_trainer(be, evaluate_every=1)).run(Path(sys.argv[1]), resume=True)
 print("done", flush=True)
 """
 

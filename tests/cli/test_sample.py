@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from small_runs import fit_into
 
 from duoln import cli, runtime, tasks
 from duoln.errors import CheckpointError, DataError, UsageError
@@ -15,11 +16,9 @@ from duoln.examples.own_task import Spirals
 from duoln.pictures import drawing
 from duoln.plugins.mnist.task import Mnist
 from duoln.randomness import Stream
-from duoln.runs.folder import RunFolder
 from duoln.runs.trained import load_trained
 from duoln.tasks.contract import RESERVED
 from duoln.testing import check_error, check_task
-from duoln.training.loop import fit
 from duoln.training.train import train
 from duoln.training.trainer import Trainer
 
@@ -59,8 +58,7 @@ def task(monkeypatch):
 def run(tmp_path, task):
     cfg = tasks.make_config(task, "ln", None, {"epochs": 1})
     backend = runtime.backend("numpy")
-    folder = RunFolder(tmp_path / "run" / "ln", backend)
-    fit(Trainer(task, "ln", cfg, task.data(cfg), backend), folder)
+    fit_into(Trainer(task, "ln", cfg, task.data(cfg), backend), tmp_path / "run" / "ln", backend)
     return tmp_path / "run"
 
 

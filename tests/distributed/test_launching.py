@@ -1,8 +1,6 @@
 """The ranks of one machine end together with the process that started them. The ranks here only sleep."""
 
-import errno
 import signal
-import socket
 import subprocess
 import sys
 
@@ -10,8 +8,7 @@ import pytest
 from conftest import PATIENCE
 from processes import wait_until_gone
 
-from duoln.distributed.launching import LIFELINE, Children, end_with_launcher
-from duoln.errors import RankError, UsageError
+from duoln.distributed.launching import Children
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="ranks run under Linux and macOS")
 
@@ -70,22 +67,6 @@ def test_a_rank_that_is_killed_is_told_where_sigchld_is_ignored(monkeypatch, tmp
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-def test_a_machine_without_a_loopback_device_is_told_before_a_rank_starts(monkeypatch, tmp_path):
-    def fail(*address):
-        raise OSError(errno.ENETUNREACH, "Network is unreachable")
-
-    monkeypatch.setattr(socket, "create_connection", fail)
-    with Children() as children, pytest.raises(RankError, match=r"expected a loopback device .*127.0.0.1, found: .*Network is unreachable"):
-        children.start(["a", "word"], [tmp_path / "0", tmp_path / "1"])
-    assert not children.ranks
-
-
-@pytest.mark.parametrize("value", ["", "abc", "-1", "1048576", "9" * 20, "9" * 5000])
-def test_a_lifeline_that_is_no_descriptor_is_named(value):
-    with pytest.raises(UsageError, match="expected the number of an open descriptor in DUOLN_RANK_LIFELINE, found"):
-        end_with_launcher({LIFELINE: value})
 
 
 @pytest.mark.long

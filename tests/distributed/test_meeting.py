@@ -28,11 +28,6 @@ def test_ranks_that_know_the_token_meet_and_exchange_values(size):
     close(met)
 
 
-def test_rank_0_hears_one_after_another_where_there_are_no_threads(monkeypatch):
-    monkeypatch.setattr(meeting_module, "start_thread", lambda work, daemon: None)
-    close(meet_all(rank_infos(3)))
-
-
 def silent(connection):
     """Sends nothing."""
 
@@ -86,24 +81,13 @@ def test_a_stranger_who_comes_first_is_refused_and_the_ranks_meet(stranger, monk
         close([*met, second])
 
 
-def test_more_strangers_than_are_heard_at_once_only_delay_the_ranks(monkeypatch):
-    monkeypatch.setattr(meeting_module, "MOST_HANDSHAKES", 1)
-    monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.3)
+def test_strangers_who_say_nothing_only_delay_the_ranks(monkeypatch):
+    monkeypatch.setattr(meeting_module, "PROOF_SECONDS", 0.1)
     where = rank_infos(2)
     with contextlib.ExitStack() as strangers:
         for _ in range(8):
             strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
         met = meet_all(where)
-    assert [m.rank for m in met] == [0, 1]
-    close(met)
-
-
-def test_strangers_who_say_nothing_do_not_delay_the_ranks():
-    where = rank_infos(2)
-    with contextlib.ExitStack() as strangers:
-        for _ in range(8):
-            strangers.enter_context(socket.create_connection((where[0].host, where[0].port)))
-        met = meet_all(where, seconds=5)  # less than a stranger may take to prove itself
     assert [m.rank for m in met] == [0, 1]
     close(met)
 

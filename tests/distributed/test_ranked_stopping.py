@@ -10,10 +10,9 @@ from small_runs import VALUES, Line, Told, fit_into
 from duoln.distributed.ranks import Ranks
 from duoln.errors import Interrupted
 from duoln.runs import checkpoint
-from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
 from duoln.tasks import make_config
-from duoln.training.loop import fit, follow
+from duoln.training.session import Session
 from duoln.training.trainer import Trainer
 
 
@@ -77,13 +76,13 @@ def test_another_rank_passes_on_that_it_was_asked_to_stop(numpy_backend):
 
     ranks = Beside(1, at_step=interrupt)
     with pytest.raises(Interrupted, match="stopped after update 4, with the other ranks"):
-        follow(trainer(numpy_backend, ranks))
+        Session(trainer(numpy_backend, ranks)).follow()
     assert ranks.flags == [False] * 3 + [True]
 
 
 def test_another_rank_ends_well_where_rank_0_stops(numpy_backend):
     ranks = Beside(1, stops_at=4)
-    follow(trainer(numpy_backend, ranks))
+    Session(trainer(numpy_backend, ranks)).follow()
     assert len(ranks.flags) == 4
 
 
@@ -95,12 +94,11 @@ def test_every_rank_stops_where_the_patience_of_the_first_ends(size, tmp_path):
         cfg = make_config(task, "plain", None, {"epochs": 6, "patience": 2})
         trainer = Trainer(task, "plain", cfg, task.data(cfg), be, ranks=Ranks(g, be))
         task.metrics = lambda predict, split: {"mse": VALUES[trainer.update]}
+        session = Session(trainer)
         if g.rank:
-            follow(trainer)
+            session.follow()
             return trainer.update
-        folder = RunFolder(tmp_path, be)
-        fit(trainer, folder)
-        folder.close()
+        session.run(tmp_path)
         return max(e["update"] for e in read_log(tmp_path) if e["event"] == "update")
 
     assert together(size, work) == [20] * size

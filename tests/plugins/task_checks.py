@@ -7,11 +7,10 @@ import numpy as np
 
 from duoln import runtime, tree
 from duoln.randomness import Stream
-from duoln.runs.folder import RunFolder
 from duoln.tasks import Trained, make_config
 from duoln.testing import check_task
 from duoln.testing.references import STEPS
-from duoln.training.loop import fit
+from duoln.training.session import Session
 from duoln.training.trainer import Trainer
 
 
@@ -40,7 +39,7 @@ def untrained(task, variant):
 def short_run(task, variant, folder, **settings):
     """A run of a few updates in a folder; its result."""
     cfg, backend = make_config(task, variant, "smoke", settings), runtime.backend("numpy")
-    return fit(Trainer(task, variant, cfg, task.data(cfg), backend), RunFolder(folder, backend))
+    return Session(Trainer(task, variant, cfg, task.data(cfg), backend)).run(folder)
 
 
 def root_with(*places):

@@ -84,7 +84,7 @@ def test_a_difference_is_refused_and_anyway_is_told(name, stopped, machine, nump
     check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume=True),
                 "update-000000007", f"expected {key} ", *words, "--resume anyway")
     assert checkpoint.newest(stopped / "checkpoints")[0].update == 7
-    result = fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume=True, same_bits=False)
+    result = fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume="anyway")
     [told] = result["changes"]
     assert told.startswith(f"{key} was ") and "up to update 7" in told
     start = [e for e in read_log(stopped) if e["event"] == "start"][-1]
@@ -109,7 +109,7 @@ def test_before_the_first_update_nothing_can_have_changed(machine, numpy_backend
 
 def test_a_change_stays_told_after_another_resume(stopped, machine, numpy_backend):
     machine["blas_threads"] = "64"
-    fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume=True, same_bits=False)
+    fit_into(line_trainer(numpy_backend), stopped, numpy_backend, resume="anyway")
     result = fit_into(line_trainer(numpy_backend, epochs=4), stopped, numpy_backend, resume=True)
     assert result["changes"] == ["blas_threads was 2 up to update 7, and is 64 since"]
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from runs.reading import Reading, kept_figures, made_curve
 
-from duoln.cli.curves import write_layers
+from duoln.cli.report import write_layers
 from duoln.runs import norm_stats
 from duoln.runs.norm_stats import LayerStats, write_table
 

@@ -79,10 +79,9 @@ def test_cells_stay_in_their_columns(capsys):
 
 @pytest.fixture(scope="module", autouse=True)
 def _runs_draw_nothing():
-    with pytest.MonkeyPatch.context() as patch:  # `curves` last: a module that is loaded meanwhile would keep what it took
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duoln.cli.run.write_curves", lambda task, series, out, by: [])
         patch.setattr("duoln.cli.report.write_curves", lambda task, series, out, by: [out / "curves.csv"])
-        patch.setattr("duoln.cli.curves.write_curves", lambda task, series, out: [])
         yield
 
 

@@ -334,21 +334,6 @@ def test_run_with_a_plugin_loads_no_other(install, capsys, tmp_path):
     assert main(["run", "mnist", "--plugin", "bad", *args]) == 2
 
 
-# Slow ones --------------------------------------------------------------------------------------------
-
-def test_a_slow_plugin_is_remarked_upon(install, capsys, monkeypatch):
-    monkeypatch.setattr("duoln.tasks.registry.SLOW_SECONDS", 0.25)
-    install("slow", "import time; time.sleep(0.3)\n" + dedent(GOOD))
-    [row] = [s for s in Registry().slow if s.name == "slow"]
-    assert row.distribution == "slow-dist" and row.seconds > 0.25
-    for command in (["list", "--json"], ["doctor", "--json"]):
-        del sys.modules["slow_module"]
-        assert main(command) == 0
-        captured = capsys.readouterr()
-        assert re.search(r"plug-in 'slow' of slow-dist took \d+\.\d", " ".join(captured.err.split()))
-        json.loads(captured.out)  # the remark is no part of it
-
-
 # find_task --------------------------------------------------------------------------------------------
 
 def test_unknown_task_lists_what_there_is(install):

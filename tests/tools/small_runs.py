@@ -7,10 +7,9 @@ import numpy as np
 
 from duoln import nn, ops, optim, tree
 from duoln.data import Batches
-from duoln.runs.folder import RunFolder
 from duoln.tasks import Column, Config, Dataset, Splits, Task, make_config
 from duoln.tasks.events import Listener
-from duoln.training.loop import fit
+from duoln.training.session import Session
 from duoln.training.trainer import Trainer
 
 
@@ -63,12 +62,8 @@ def state_bits(trainer):
     return [t.numpy().tobytes() for t in tree.leaves(trainer.state)]
 
 
-def fit_into(trainer, path, be, listeners=(), resume=False, same_bits=True):
-    folder = RunFolder(path, be)
-    try:
-        return fit(trainer, folder, listeners, resume, same_bits)
-    finally:
-        folder.close()
+def fit_into(trainer, path, be, listeners=(), resume=False, watch=None):
+    return Session(trainer, listeners, watch).run(path, resume)
 
 
 class At(Listener):

@@ -14,7 +14,7 @@ from duoln.runs import checkpoint
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import make_config
 from duoln.testing import check_error
-from duoln.training.dropout import TaskDropout, split_batch
+from duoln.training.train_step import TaskDropout, split_batch
 from duoln.training.trainer import Trainer
 
 SETTINGS = {"dropout": 0.4, "hidden": 32, "rows": 600, "batch_size": 100, "epochs": 2}

@@ -10,7 +10,7 @@ import types
 import numpy as np
 import pytest
 from conftest import PATIENCE
-from small_runs import Line
+from small_runs import Line, fit_into
 
 import duoln
 from duoln import nn, ops, runtime, tree
@@ -19,13 +19,11 @@ from duoln.distributed.ranks import Ranks
 from duoln.errors import MemoryExhaustedError
 from duoln.kernels.step.arena import arena
 from duoln.randomness import Stream
-from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
 from duoln.system import limits
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
-from duoln.training.loop import fit
 from duoln.training.memory import StepMemory, save_bytes, size, state_bytes
 from duoln.training.trainer import Trainer
 
@@ -138,9 +136,8 @@ def test_the_largest_batch_is_what_fits(free, fits):
 def test_a_step_that_is_too_large_is_refused_before_it_is_taken(free, advice, numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setattr(type(numpy_backend), "free_memory", lambda self: free)
     trainer = trainer_of("mnist", "ln", {"batch_size": "1900", "hidden": "500", "source": "made", "rows": "2000"}, numpy_backend)
-    folder = RunFolder(tmp_path / "run", numpy_backend)
     with pytest.raises(MemoryExhaustedError, match=f"(?s)mnist ln takes about .*parameters and slots.*are free.*{advice}") as caught:
-        fit(trainer, folder)
+        fit_into(trainer, tmp_path / "run", numpy_backend)
     assert caught.value.exit_code == 6 and trainer.update == 0
     assert [e["event"] for e in read_log(tmp_path / "run")] == ["start", "end"]
 
@@ -179,8 +176,7 @@ def test_a_run_logs_what_its_steps_take(numpy_backend, tmp_path):
     task = Line()
     cfg = task.config()
     trainer = Trainer(task, "only", cfg, task.data(cfg), numpy_backend)
-    folder = RunFolder(tmp_path, numpy_backend)
-    fit(trainer, folder)
+    fit_into(trainer, tmp_path, numpy_backend)
     [told] = [e for e in read_log(tmp_path) if e["event"] == "memory"]
     assert told["step_bytes"] == trainer.estimate_memory().total > 0
 
@@ -210,9 +206,8 @@ def test_a_save_that_is_too_large_is_refused_before_the_first_step(numpy_backend
     monkeypatch.setattr(type(numpy_backend), "free_memory", lambda self: 1 << 40)
     _free_of_host(monkeypatch, needed - 1)
     trainer = _wide_trainer(numpy_backend)
-    folder = RunFolder(tmp_path / "run", numpy_backend)
     with pytest.raises(MemoryExhaustedError, match=r"line only takes about .* while a checkpoint is saved.*are free") as caught:
-        fit(trainer, folder)
+        fit_into(trainer, tmp_path / "run", numpy_backend)
     assert caught.value.exit_code == 6 and trainer.update == 0 and not (tmp_path / "run" / "checkpoints").exists()
     _free_of_host(monkeypatch, needed)
     assert _wide_trainer(numpy_backend).estimate_memory().total > 0

@@ -8,29 +8,24 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from conftest import ON_NUMPY
-from small_runs import At, Line, line_trainer, state_bits
+from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 import duoln
 from duoln import nn, ops, tree
 from duoln.errors import DataFormatError, DivergedError, DtypeError, Interrupted, ShapeError, UsageError
 from duoln.runs import curves as run_curves
-from duoln.runs.folder import RunFolder
 from duoln.runs.norm_stats import LayerStats, entry_of, read_entry
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
-from duoln.training.loop import fit
 from duoln.training.norm_stats import Watch, _Moments, measure
 from duoln.training.trainer import Trainer
 
 
 def watched_run(be, path, every=None, resume=False, listeners=(), watch="norm-stats", **settings):
     """A trainer after its run, and the run's statistics by update."""
-    trainer, folder = line_trainer(be, **settings), RunFolder(path, be)
-    try:
-        fit(trainer, folder, listeners, resume, watch=watch and Watch(watch, every))
-    finally:
-        folder.close()
+    trainer = line_trainer(be, **settings)
+    fit_into(trainer, path, be, listeners, resume, watch and Watch(watch, every))
     return trainer, run_curves.read_curves([path])[0].layers
 
 

@@ -80,7 +80,7 @@ def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ({"task": "mnits"}, ["[task]", "'mnits'", "did you mean 'mnist'"]), ({"task": 3}, ["[train]", "int"]),
-    ({"task": "mnist", "variant": None}, ["[train]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
+    ({"task": "mnist", "variant": None}, ["[mnist]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
     ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"preset": "tiny", "variant": None}, ["a preset of", "'tiny'"]), ({"seed": -1}, ["seed", "-1"]),
     ({"preset": ["smoke"]}, ["a preset of", "['smoke']"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
     ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"epochs": "many"}, ["epochs", "'many'"]),

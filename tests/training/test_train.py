@@ -128,7 +128,7 @@ def test_a_checkpoint_goes_on_on_another_backend(tmp_path):
         fit_into(line_trainer(a), tmp_path / "cut", a, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
     resumed = line_trainer(b)
     check_error(CheckpointError, lambda: fit_into(resumed, tmp_path / "cut", b, resume=True), "expected backend numpy, found mlx")
-    fit_into(resumed, tmp_path / "cut", b, resume=True, same_bits=False)
+    fit_into(resumed, tmp_path / "cut", b, resume="anyway")
     for mine, theirs in zip(tree.leaves(resumed.state), tree.leaves(whole.state), strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5)
 
