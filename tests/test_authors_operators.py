@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from duoln import extend
-from duoln.bench import records, schema
+from duoln.bench import records
 from duoln.errors import DtypeError, PluginError, UsageError
 from duoln.kernels import native, registry
 from duoln.testing import check_error
@@ -143,7 +143,7 @@ def test_bench_times_it_and_the_record_names_the_package(tmp_path):
     done = duoln(package(tmp_path), "bench", "ops", "--op", "l2_rows", "--backend", "numpy", "--rounds", "2", "--warm",
                  "--shape", "64,64", "--json", "record.json")
     assert done.returncode == 0, done.stderr
-    record = schema.load(tmp_path / "record.json")
+    record = records.load(tmp_path / "record.json")
     [forward, both] = [case for case in record["cases"] if case["op"] == "l2_rows"]
     assert both["pass"] == "forward+backward" and forward["rule"] == "compiled" and forward["facts"]["package"] == "rows-dist 1.5"
     assert forward["bytes"] == 2 * 4 * 64 * 64 and records.timings(record)
