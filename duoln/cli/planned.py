@@ -129,18 +129,16 @@ def note(task: Task, made: Plan) -> None:
     """
     from duoln.runs.folder import rewrite_config
     from duoln.runs.places import CONFIG
-    from duoln.runs.settings import Asked, next_number, read_asked, write_asked
+    from duoln.runs.settings import Asked, read_asked, write_asked
 
-    number, now = next_number(RUNS), datetime.now(UTC).isoformat(timespec="microseconds")
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
     for job, wish in made.wishes.items():
         folder = made.top / job.name
         if (folder / CONFIG).is_file():
             rewrite_config(folder, made.configs[job])
             continue
         before = read_asked(folder)
-        asked = Asked(task.name, number, now, **wish._asdict())
-        if before is not None:
-            asked = asked._replace(number=before.number, time=before.time)
+        asked = Asked(task.name, now if before is None else before.time, **wish._asdict())
         if asked != before:
             write_asked(folder, asked)
 
@@ -171,7 +169,7 @@ def _resumed(task: Task, top: Path, asked: Command,
     """
     from duoln.cli import console
     from duoln.runs.places import COMMAND, CONFIG
-    from duoln.runs.settings import Command, newest_of, read_asked, resumed_config
+    from duoln.runs.settings import Command, read_asked, resumed_config
 
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)
@@ -182,7 +180,7 @@ def _resumed(task: Task, top: Path, asked: Command,
     for job in chosen:
         wish = asked
         if not (top / job.name / CONFIG).is_file():
-            noted = earlier.get(job.name) or newest_of(earlier.values())
+            noted = earlier.get(job.name) or max(earlier.values(), key=lambda each: each.time, default=None)
             variants = sorted({job.variant for job in chosen}.union(*(each.variants for each in earlier.values())))
             wish = Command(variants, asked.preset or (noted.preset if noted else usual),
                            {**(noted.settings if noted else {}), **asked.settings},
