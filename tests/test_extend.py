@@ -14,7 +14,7 @@ import pytest
 
 import duoln
 from duoln import extend, ops
-from duoln.bench import groups, records, schema
+from duoln.bench import groups, records
 from duoln.errors import (
     CallError,
     DtypeError,
@@ -399,7 +399,7 @@ def test_bench_times_it_and_the_record_names_the_package(tmp_path):
     done = command(package(tmp_path), "bench", "ops", "--op", "l2_rows", "--backend", "numpy", "--rounds", "2", "--warm",
                  "--shape", "64,64", "--json", "record.json")
     assert done.returncode == 0, done.stderr
-    record = schema.load(tmp_path / "record.json")
+    record = records.load(tmp_path / "record.json")
     [forward, both] = [case for case in record["cases"] if case["op"] == "l2_rows"]
     assert both["pass"] == "forward+backward" and forward["rule"] == "compiled" and forward["facts"]["package"] == "rows-dist 1.5"
     assert forward["bytes"] == 2 * 4 * 64 * 64 and records.timings(record)

@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.bench import text
-from duoln.bench.schema import identity, load
+from duoln.bench.records import identity, load
 from duoln.errors import UsageError
 from duoln.runs.commit import commit_words
 from duoln.runs.series import short_names
 
 SCHEMA = "duoln-compare/1"
+Case = Mapping[str, Any]
+Table = tuple[str, list[str], list[list[str]]]
+"""Title, headings and rows."""
 
 _WORK = ("op", "pass", "shape", "settings", "side")
 _MANNER = ("dtype", "cache", "clock")
+_OF_FILE = ("label", "backend", "host", "copy_gbps")
 _SHOWN_REASONS = 3
 _WIDEST_SPREAD = 0.1
 """The largest spread of a case's samples, the median deviation over the median, at which its times may be compared."""
@@ -46,47 +50,12 @@ class File(NamedTuple):
         return f"{self.name} {self.label}"
 
 
-class Cell(NamedTuple):
-    """One case on one machine."""
-
-    seconds: float
-    speedup: float
-    """The first file's time over this one's."""
-    fraction_of_copy: float | None
-    rule: str | None
-
-
 class Row(NamedTuple):
     """One case, with its figures in each file; None for a file that does not have the case."""
 
-    case: Mapping[str, Any]
-    cells: list[Cell | None]
-
-
-class Mean(NamedTuple):
-    """The geometric mean of the speed-ups of a group's rows in one file."""
-
-    speedup: float
-    rows: int
-    """The number of rows of the group that the file has."""
-
-
-class Group(NamedTuple):
-    """The rows of one operator, layer or task, and one side."""
-
-    op: str
-    side: str
-    means: list[Mean | None]
-    """One for each file after the first; None for a file that has no row of the group."""
-
-
-class Left(NamedTuple):
-    """A case left out of the rows, or with an empty cell, and the reason why."""
-
-    op: str
-    case: str
-    """The case in words."""
-    why: str
+    case: Case
+    cells: list[dict[str, Any] | None]
+    """Seconds, the speed-up over the first file, the share of a copy, the rule."""
 
 
 class Comparison(NamedTuple):
@@ -95,7 +64,8 @@ class Comparison(NamedTuple):
     files: list[File]
     rows: list[Row]
     warnings: list[str]
-    not_comparable: list[Left]
+    left: list[tuple[Case, str]]
+    """Cases that are left out of the rows, or have an empty cell, and the reason why."""
     variation: list[str]
     """The variation between files of one machine, in words."""
 
@@ -103,15 +73,12 @@ class Comparison(NamedTuple):
         """The comparison as plain data, for programs."""
         return {
             "schema": SCHEMA,
-            "files": [{"file": str(f.path), "name": f.name, "label": f.record["label"],
-                       "backend": f.record["backend"], "host": f.record["host"],
-                       "copy_gbps": f.record["copy_gbps"]} for f in self.files],
-            "groups": [{**group._asdict(), "means": [None if m is None else m._asdict() for m in group.means]}
-                       for group in groups(self)],
-            "rows": [{**{key: row.case[key] for key in (*_WORK, *_MANNER)},
-                      "cells": [None if c is None else c._asdict() for c in row.cells]} for row in self.rows],
+            "files": [{"file": str(f.path), "name": f.name, **{key: f.record[key] for key in _OF_FILE}}
+                      for f in self.files],
+            "groups": groups(self),
+            "rows": [{**{key: row.case[key] for key in (*_WORK, *_MANNER)}, "cells": row.cells} for row in self.rows],
             "warnings": self.warnings, "variation": self.variation,
-            "not_comparable": [{"case": left.case, "why": left.why} for left in self.not_comparable],
+            "not_comparable": [{"case": text.whole(case), "why": why} for case, why in self.left],
         }
 
 
@@ -124,77 +91,68 @@ def compare(paths: Sequence[Path]) -> Comparison:
     """
     if len(paths) < 2:
         raise UsageError(f"[compare] expected two files or more, found {len(paths)}")
-    files = _numbered([(path, load(path)) for path in paths])
-    first = files[0]
-    left: list[Left] = []
-    for second in files[1:]:
+    records = [load(path) for path in paths]
+    labels = Counter(record["label"] for record in records)
+    files = [File(path, f"#{k}", record["label"] + (f" ({name})" if labels[record["label"]] > 1 else ""), record,
+                  {identity(case): case for case in record["cases"]})
+             for k, (path, name, record) in enumerate(zip(paths, short_names(paths), records, strict=True), 1)]
+    first, *others = files
+    left: list[tuple[Case, str]] = []
+    for second in others:
         reasons = _not_comparable(first, second)
         if not first.cases.keys() & second.cases.keys():
             raise UsageError(_refusal(first, second, reasons))
         left += reasons
     rows = [Row(case, [_cell(f.cases.get(key), case) for f in files]) for key, case in first.cases.items()
-            if any(key in f.cases for f in files[1:])]
-    return Comparison(files, rows, _warnings(files, rows), left, _varying(files))
+            if any(key in f.cases for f in others)]
+    return Comparison(files, rows, _warnings(files, rows), left,
+                      [line for second in others for line in _varying(first, second)])
 
 
-def groups(comparison: Comparison) -> list[Group]:
-    """One figure a group and file: the geometric mean of the speed-up over the first file."""
+def groups(comparison: Comparison) -> list[dict[str, Any]]:
+    """The rows of each operator, layer or task, and side: for each file after the first the geometric mean of their
+    speed-ups and their number, or None.
+    """
     members: dict[tuple[str, str], list[Row]] = {}
     for row in comparison.rows:
         members.setdefault((row.case["op"], row.case["side"]), []).append(row)
-    return [Group(op, side, [_mean(rows, k) for k in range(1, len(comparison.files))])
-            for (op, side), rows in members.items()]
+    made = []
+    for (op, side), rows in members.items():
+        columns = list(zip(*(row.cells for row in rows), strict=True))[1:]
+        speedups = [[cell["speedup"] for cell in column if cell is not None] for column in columns]
+        means = [{"speedup": statistics.geometric_mean(s), "rows": len(s)} if s else None for s in speedups]
+        made.append({"op": op, "side": side, "means": means})
+    return made
 
 
-def _mean(rows: Sequence[Row], column: int) -> Mean | None:
-    speedups = [cell.speedup for row in rows if (cell := row.cells[column]) is not None]
-    return Mean(statistics.geometric_mean(speedups), len(speedups)) if speedups else None
+def _cell(case: Case | None, reference: Case) -> dict[str, Any] | None:
+    return None if case is None else {
+        "seconds": case["median"], "speedup": reference["median"] / case["median"],
+        "fraction_of_copy": case["fraction_of_copy"], "rule": case["rule"]}
 
 
-def _numbered(records: Sequence[tuple[Path, dict[str, Any]]]) -> list[File]:
-    """The number and label of each file; tables use the numbers, because labels are long and may be equal."""
-    labels = [record["label"] for _, record in records]
-    names = short_names([path for path, _ in records])
-    own = [label if labels.count(label) == 1 else f"{label} ({name})"
-           for label, name in zip(labels, names, strict=True)]
-    return [File(path, f"#{k}", label, record, {identity(case): case for case in record["cases"]})
-            for k, ((path, record), label) in enumerate(zip(records, own, strict=True), 1)]
+def _not_comparable(first: File, second: File) -> list[tuple[Case, str]]:
+    """The cases that only one of two files has, or that were measured in another manner."""
+    extra = {key: case for key, case in second.cases.items() if key not in first.cases}
+    reasons = []
+    for case in (case for key, case in first.cases.items() if key not in second.cases):
+        near = next((key for key, each in extra.items() if _work(each) == _work(case)), None)
+        if near is None:
+            reasons.append((case, f"in {first.name}, not in {second.name}"))
+            continue
+        same = extra.pop(near)
+        reasons.append((case, "; ".join(
+            f"{key} is {_shown(case, key)} in {first.name}, {_shown(same, key)} in {second.name}"
+            for key in _MANNER if case[key] != same[key])))
+    return reasons + [(case, f"in {second.name}, not in {first.name}") for case in extra.values()]
 
 
-def _cell(case: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> Cell | None:
-    if case is None:
-        return None
-    return Cell(case["median"], reference["median"] / case["median"], case["fraction_of_copy"], case["rule"])
-
-
-def _work(case: Mapping[str, Any]) -> str:
+def _work(case: Case) -> str:
     return json.dumps([case[key] for key in _WORK], sort_keys=True)
 
 
-def _not_comparable(first: File, second: File) -> list[Left]:
-    """The cases that only one of two files has, or that were measured in another manner."""
-    missing = [case for key, case in first.cases.items() if key not in second.cases]
-    extra = [case for key, case in second.cases.items() if key not in first.cases]
-    reasons, explained = [], set()
-    for case in missing:
-        near = next((e for e in extra if _work(e) == _work(case) and identity(e) not in explained), None)
-        if near is None:
-            reasons.append(_left(case, f"in {first.name}, not in {second.name}"))
-            continue
-        explained.add(identity(near))
-        reasons.append(_left(case, "; ".join(
-            f"{key} is {_shown(case, key)} in {first.name}, {_shown(near, key)} in {second.name}"
-            for key in _MANNER if case[key] != near[key])))
-    return reasons + [_left(case, f"in {second.name}, not in {first.name}")
-                    for case in extra if identity(case) not in explained]
-
-
-def _left(case: Mapping[str, Any], why: str) -> Left:
-    return Left(case["op"], text.whole(case), why)
-
-
-def _refusal(first: File, second: File, reasons: Sequence[Left]) -> str:
-    lines = [f"  {left.case}: {left.why}" for left in reasons[:_SHOWN_REASONS]]
+def _refusal(first: File, second: File, reasons: Sequence[tuple[Case, str]]) -> str:
+    lines = [f"  {text.whole(case)}: {why}" for case, why in reasons[:_SHOWN_REASONS]]
     if len(reasons) > _SHOWN_REASONS:
         lines.append(f"  and {len(reasons) - _SHOWN_REASONS} more")
     empty = "".join(f"\n  {f.path} has no cases" for f in (first, second) if not f.cases)
@@ -203,56 +161,17 @@ def _refusal(first: File, second: File, reasons: Sequence[Left]) -> str:
 
 
 def _warnings(files: Sequence[File], rows: Sequence[Row]) -> list[str]:
-    warnings = [*_differing("duoln", files, [f.record["duoln"] for f in files]),
-             *_differing("commit", files, [commit_words(f.record["git"]) for f in files])]
+    told: dict[str, list[Any]] = {"duoln": [f.record["duoln"] for f in files],
+                                  "commit": [commit_words(f.record["git"]) for f in files]}
     for name in sorted({name for f in files for name in f.record["flags"]}):
-        warnings += _differing(name, files, [f.record["flags"].get(name, "not set") for f in files])
+        told[name] = [f.record["flags"].get(name, "not set") for f in files]
     if all("tf32" in f.record["backend"] for f in files):
-        warnings += _differing("tf32", files, [f.record["backend"]["tf32"] for f in files])
-    rules = {}
+        told["tf32"] = [f.record["backend"]["tf32"] for f in files]
+    warnings = [line for what, values in told.items() for line in _differing(what, files, values)]
     for row in rows:
-        seen = [None if c is None else c.rule or "none" for c in row.cells]
-        rules[row.case["op"], row.case["side"], *seen] = (f"rule of {row.case['op']}, {row.case['side']}", seen)
-    for what, seen in rules.values():
-        warnings += _differing(what, files, seen)
+        rules = [None if cell is None else cell["rule"] or "none" for cell in row.cells]
+        warnings += _differing(f"rule of {row.case['op']}, {row.case['side']}", files, rules)
     return [*dict.fromkeys(warnings), *(warning for f in files for warning in _unsteady(f))]
-
-
-def _unsteady(file: File) -> list[str]:
-    """Warnings of a file whose samples vary too much: of its copies, which shares are taken of, and of its cases."""
-    spreads = {text.whole(case): case["mad"] / case["median"] for case in file.cases.values()}
-    copies = {text.whole(case) for case in file.cases.values() if case["op"] == _COPY}
-    warnings = []
-    for what, consequence, names in (
-            ("a copy", "shares of a copy's bandwidth are not reliable", copies),
-            ("cases", "differences of that size mean nothing", spreads.keys() - copies)):
-        wide = {name: spreads[name] for name in names if spreads[name] > _WIDEST_SPREAD}
-        if wide:
-            most = max(sorted(wide), key=wide.__getitem__)
-            warnings.append(f"spread of {what} in {file.name}: {len(wide)} of {len(names)} above {_WIDEST_SPREAD:.0%}, "
-                            f"most {wide[most]:.0%} ({most}); {consequence}: measure again on a quiet machine")
-    return warnings
-
-
-def _varying(files: Sequence[File]) -> list[str]:
-    """For each file of the first one's machine, how far times differ that no change of duoln could have changed."""
-    first = files[0]
-    lines = []
-    for second in files[1:]:
-        if any(first.record[key] != second.record[key] for key in ("host", "backend")):
-            continue
-        ratios = {text.whole(case): second.cases[key]["median"] / case["median"] for key, case in first.cases.items()
-                  if key in second.cases and (case["op"] == _COPY or case["side"] != "duoln")}
-        if ratios:
-            away = {name: max(ratio, 1 / ratio) - 1 for name, ratio in ratios.items()}
-            most = max(sorted(away), key=away.__getitem__)
-            lines.append(f"{first.name} and {second.name} are of one machine: what no change of duoln changes (copies, "
-                         f"peers; {len(away)} cases) differs by {statistics.median(away.values()):.0%} in the median, "
-                         f"{away[most]:.0%} at most ({most}); smaller differences mean nothing")
-        else:
-            lines.append(f"{first.name} and {second.name} are of one machine, and have no copy and no peer in common "
-                         "that would tell how far times vary; run one of them twice before a difference is believed")
-    return lines
 
 
 def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -> list[str]:
@@ -263,21 +182,59 @@ def _differing(what: str, files: Sequence[File], values: Sequence[str | None]) -
     return [f"{what}: {', '.join(f'{value} in {name}' for value, name in known)}"]
 
 
+def _unsteady(file: File) -> list[str]:
+    """Warnings of a file whose samples vary too much: of its copies, which shares are taken of, and of its cases."""
+    warnings = []
+    for what, consequence, are_copies in (
+            ("a copy", "shares of a copy's bandwidth are not reliable", True),
+            ("cases", "differences of that size mean nothing", False)):
+        spreads = {text.whole(case): case["mad"] / case["median"] for case in file.cases.values()
+                   if (case["op"] == _COPY) is are_copies}
+        wide = [name for name, spread in spreads.items() if spread > _WIDEST_SPREAD]
+        if wide:
+            most = _most(spreads)
+            warnings.append(f"spread of {what} in {file.name}: {len(wide)} of {len(spreads)} above "
+                            f"{_WIDEST_SPREAD:.0%}, most {spreads[most]:.0%} ({most}); {consequence}: measure again on "
+                            "a quiet machine")
+    return warnings
+
+
+def _most(figures: Mapping[str, float]) -> str:
+    """The name of the largest figure, the first of equal ones."""
+    return max(sorted(figures), key=figures.__getitem__)
+
+
+def _varying(first: File, second: File) -> list[str]:
+    """In words, how far times of one machine differ that no change of duoln could have changed."""
+    if any(first.record[key] != second.record[key] for key in ("host", "backend")):
+        return []
+    ratios = {text.whole(case): second.cases[key]["median"] / case["median"] for key, case in first.cases.items()
+              if key in second.cases and (case["op"] == _COPY or case["side"] != "duoln")}
+    if not ratios:
+        return [f"{first.name} and {second.name} are of one machine, and have no copy and no peer in common "
+                "that would tell how far times vary; run one of them twice before a difference is believed"]
+    away = {name: max(ratio, 1 / ratio) - 1 for name, ratio in ratios.items()}
+    most = _most(away)
+    return [f"{first.name} and {second.name} are of one machine: what no change of duoln changes (copies, "
+            f"peers; {len(away)} cases) differs by {statistics.median(away.values()):.0%} in the median, "
+            f"{away[most]:.0%} at most ({most}); smaller differences mean nothing"]
+
+
 # Text -------------------------------------------------------------------------------------------------
 
-def groups_table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
-    """Title, headings and rows of the groups."""
+def groups_table(comparison: Comparison) -> Table:
+    """A row for each group."""
     of_each = groups(comparison)
-    sides = bool(text.varying([group._asdict() for group in of_each], ["side"]))
-    rows = [[group.op + (f", {group.side}" if sides else ""),
-             *("-" if mean is None else f"{mean.speedup:.2f}x ({mean.rows})" for mean in group.means)]
+    sides = bool(text.varying(of_each, ["side"]))
+    rows = [[group["op"] + (f", {group['side']}" if sides else ""),
+             *("-" if mean is None else f"{mean['speedup']:.2f}x ({mean['rows']})" for mean in group["means"])]
             for group in of_each]
     return (f"Speed-up over {comparison.files[0].heading}: geometric mean (rows)",
             ["group", *(file.heading for file in comparison.files[1:])], rows)
 
 
-def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
-    """Title, headings and rows; each operator's rows follow a row with its name.
+def table(comparison: Comparison) -> Table:
+    """A row for each case; each operator's rows follow a row with its name.
 
     The title has what all rows have in common, so that it needs no column.
     """
@@ -287,43 +244,40 @@ def table(comparison: Comparison) -> tuple[str, list[str], list[list[str]]]:
     headings = ["case", *apart, *(f.heading for f in comparison.files)]
     rows: list[list[str]] = []
     op = ""
-    for row in comparison.rows:
-        if row.case["op"] != op:
-            op = row.case["op"]
+    for case, cells in comparison.rows:
+        if case["op"] != op:
+            op = case["op"]
             rows.append([op, *[""] * (len(headings) - 1)])
-        rows.append([f"  {text.work(row.case)}", *(_shown(row.case, key) for key in apart),
-                     *(_cell_text(cell, k) for k, cell in enumerate(row.cells))])
+        rows.append([f"  {text.work(case)}", *(_shown(case, key) for key in apart),
+                     *(_cell_text(cell, k) for k, cell in enumerate(cells))])
     return f"Time, speed-up over the first, share of a copy's bandwidth ({', '.join(common)})", headings, rows
 
 
-def _shown(case: Mapping[str, Any], key: str) -> str:
+def _shown(case: Case, key: str) -> str:
     """The value of a key of a case, in words."""
     return text.CLOCKS[case[key]] if key == "clock" else str(case[key])
 
 
+def _cell_text(cell: Mapping[str, Any] | None, column: int) -> str:
+    if cell is None:
+        return "-"
+    share = cell["fraction_of_copy"]
+    return "  ".join([text.duration(cell["seconds"]), *([f"{cell['speedup']:.2f}x"] if column else []),
+                      *([] if share is None else [text.share(share)])])
+
+
 def remarks(comparison: Comparison) -> list[str]:
-    """The warnings, and a line for each reason why cases are not comparable."""
-    by_reason: dict[str, list[Left]] = {}
-    for left in comparison.not_comparable:
-        by_reason.setdefault(left.why, []).append(left)
+    """The variation, the warnings, and a line for each reason why cases are not comparable."""
+    by_reason: dict[str, list[Case]] = {}
+    for case, why in comparison.left:
+        by_reason.setdefault(why, []).append(case)
     return [*comparison.variation, *(f"warning: {warning}" for warning in comparison.warnings),
             *(f"not comparable, {why}: {_counted(cases)}" for why, cases in by_reason.items())]
 
 
-def _counted(cases: Sequence[Left]) -> str:
+def _counted(cases: Sequence[Case]) -> str:
     """A case in words; of several, how many there are of each operator."""
     if len(cases) == 1:
-        return cases[0].case
-    of_each = Counter(left.op for left in cases)
+        return text.whole(cases[0])
+    of_each = Counter(case["op"] for case in cases)
     return f"{len(cases)} cases ({', '.join(f'{op} {number}' for op, number in of_each.items())}); --json names them"
-
-
-def _cell_text(cell: Cell | None, column: int) -> str:
-    if cell is None:
-        return "-"
-    parts = [text.duration(cell.seconds)]
-    if column:
-        parts.append(f"{cell.speedup:.2f}x")
-    if cell.fraction_of_copy is not None:
-        parts.append(text.share(cell.fraction_of_copy))
-    return "  ".join(parts)

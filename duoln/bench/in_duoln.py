@@ -12,7 +12,7 @@ from duoln import Tensor, ops, optim, runtime
 from duoln.backends.protocol import Array, Backend
 from duoln.bench import machine
 from duoln.bench.clock import MOST_CALLS, Work, figures
-from duoln.bench.row import RATE, WEIGHT_DECAY, Call, Functions, Row, call_of, listed
+from duoln.bench.row import RATE, TOKENS, WEIGHT_DECAY, Call, Functions, Row, listed
 from duoln.core import Op, Rule, composed_only, each_rule
 from duoln.core.gradient import pullback
 from duoln.errors import DuolnError
@@ -108,29 +108,43 @@ def _prefer(name: str, backend: Backend, rule: str) -> None:
 
 
 def _call(row: Row, functions: Functions, values: list[Tensor]) -> Call:
-    if row.passes == "backward":
-        return _pullback(row, functions, values)
-    backend, rng = values[0].backend, Stream(0, "sample")
-
-    def draw(logits: Tensor) -> Tensor:
-        return duoln.tensor(rng.categorical(logits=logits.numpy()).reshape(1, 1), backend, dtype="int32")
-
-    compiled: Callable[..., Any] = duoln.compile if row.compiled else lambda function: function
-    return call_of(row, functions, values, duoln.value_and_grad, compiled, _step, draw)
-
-
-def _pullback(row: Row, functions: Functions, values: list[Tensor]) -> Call:
     params, others = values[:row.params], values[row.params:]
-    gouts = [t.data for name, t in zip(row.names, values, strict=True) if name.startswith("gout")]
 
-    def call() -> list[Tensor]:
-        out, back, tape = pullback(lambda params: row.formula(functions, *params, *others), params)
+    def function(params: list[Tensor], *others: Tensor) -> Any:
+        return row.formula(functions, *params, *others)
+
+    if row.passes in ("step", "update"):
+        return _step(row, function, params, others)
+    run: Callable[..., Any] = duoln.value_and_grad(function) if row.passes == "gradient" else function
+    if row.compiled:
+        run = duoln.compile(run)
+    gouts = [t.data for name, t in zip(row.names, values, strict=True) if name.startswith("gout")]
+    rng = Stream(0, "sample")
+
+    def forward() -> list[Tensor]:
+        return listed(run(params, *others))
+
+    def backward() -> list[Tensor]:
+        out, back, tape = pullback(lambda params: function(params, *others), params)
         try:
             return [*listed(out), *(Tensor(array, params[0].backend) for array in back(gouts))]
         finally:
             tape.closed = True
 
-    return call
+    def gradient() -> list[Tensor]:
+        value, gradients = run(params, *others)
+        return [value, *gradients]
+
+    def tokens() -> list[Tensor]:
+        last, *states = others
+        for _ in range(TOKENS):
+            logits, *states = run(params, last, *states)
+            drawn = rng.categorical(logits=logits.numpy()).reshape(1, 1)
+            last = duoln.tensor(drawn, logits.backend, dtype="int32")
+        return states
+
+    calls: dict[str, Call] = {"forward": forward, "backward": backward, "gradient": gradient, "tokens": tokens}
+    return calls[row.passes]
 
 
 def _step(row: Row, loss: Callable[..., Tensor], params: list[Tensor], others: list[Tensor]) -> Call:

@@ -24,7 +24,7 @@ Step = Callable[[Any, list[Any]], list[Any]]
 
 
 def prepare(row: Row, asked: Mapping[str, Any]) -> Work:
-    """The work of a row: by `torch.compile` for the peer "torch-compile", by Liger's kernel for "liger"."""
+    """The work of a row: by `torch.compile` for the peer "torch-compile"."""
     import torch
 
     from duoln import runtime
@@ -142,7 +142,7 @@ class _Forms:
     """The functions of PyTorch in the forms that a request asks for."""
 
     def __init__(self, torch: Any, asked: Mapping[str, Any]) -> None:
-        self._torch, self._form, self._liger = torch, asked.get("form", "hoisted"), asked["peer"] == "liger"
+        self._torch, self._form = torch, asked.get("form", "hoisted")
         self._compiles = asked["peer"] == "torch-compile"
         self._layers: dict[int, Any] = {}
         self._own: list[Any] = []
@@ -169,10 +169,6 @@ class _Forms:
             recurrent=self._recurrent, own=self._own, makes_layers=self._form == "plain")
 
     def _timed(self, name: str, values: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-        if self._liger:
-            if name != "layer_norm":
-                raise UsageError(f"[bench] expected layer_norm for the peer liger, found {name}")
-            return _liger_layer_norm().apply(*values, attrs["eps"])
         peer = timed()[name].peer
         if peer is None:
             raise UsageError(f"[bench] PyTorch has no peer of {name}")
@@ -273,14 +269,6 @@ def _cell(torch: Any, cell: str, norm: str, p: Mapping[str, Any]) -> tuple[Calla
         return [(1 - z) * states[0] + z * new]
 
     return (lstm_side, lstm_step) if cell == "lstm" else (gru_side, gru_step)
-
-
-def _liger_layer_norm() -> Any:
-    try:
-        from liger_kernel.ops.layer_norm import LigerLayerNormFunction
-    except ImportError as error:
-        raise UsageError(f"[bench] the peer liger needs Liger: {error}; pip install liger-kernel") from error
-    return LigerLayerNormFunction
 
 
 # The library ------------------------------------------------------------------------------------------

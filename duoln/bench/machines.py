@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from duoln.bench import text
-from duoln.bench.schema import load_timings
+from duoln.bench.records import load_timings
 from duoln.data.json_text import parse_json
 
 FILE = Path(__file__).with_name("machines.jsonl")

@@ -133,35 +133,3 @@ class Functions:
 def listed(results: Any) -> list[Any]:
     """The results of a formula as a list."""
     return list(results) if isinstance(results, list | tuple) else [results]
-
-
-def call_of(row: Row, functions: Functions, values: list[Any], value_and_grad: Callable[..., Any],
-            compiled: Callable[..., Any], step: Callable[..., Call], draw: Callable[[Any], Any]) -> Call:
-    """A call of a row in a library whose `value_and_grad` and compiler take pure functions, as ours and JAX's do.
-
-    `step(row, loss, params, others)` makes the call of a row that updates parameters, and `draw(logits)` a token.
-    """
-    params, others = values[:row.params], values[row.params:]
-
-    def function(params: list[Any], *others: Any) -> Any:
-        return row.formula(functions, *params, *others)
-
-    if row.passes in ("step", "update"):
-        return step(row, function, params, others)
-    run = compiled(value_and_grad(function) if row.passes == "gradient" else function)
-    if row.passes == "tokens":
-        def tokens() -> list[Any]:
-            last, *states = others
-            for _ in range(TOKENS):
-                logits, *states = run(params, last, *states)
-                last = draw(logits)
-            return states
-
-        return tokens
-    if row.passes == "gradient":
-        def gradient() -> list[Any]:
-            value, gradients = run(params, *others)
-            return [value, *gradients]
-
-        return gradient
-    return lambda: listed(run(params, *others))

@@ -6,9 +6,9 @@ measures CuPy on an NVIDIA GPU. With `--backend mlx` it measures MLX on a Mac. I
 installed; it needs the array library, NumPy, pluggy and rich, and compares with PyTorch where that is installed.
 
 Each part is a process of its own with a time limit (`survey_parts`, `duoln.testing.prover`), so the other parts run
-even if one fails, hangs or makes the device unusable. The folder gets a JSON file for each part and its output in
-`logs/`; `survey.json` says how each ended. `summary.md` and the archive are made again after every part, from what is
-there: so a survey that is interrupted leaves all that it measured, and a part that is run alone joins those of before.
+even if one fails, hangs or makes the device unusable. The folder gets a record of each part, `log.txt` with all that
+they print, and `summary.md`. The summary and the archive are made again after every part, from what is there: so a
+survey that is interrupted leaves all that it measured, and a part that is run alone joins the records of before.
 """
 
 from __future__ import annotations
@@ -28,23 +28,27 @@ from typing import Any, NamedTuple
 
 from duoln.bench import text
 from duoln.data import json_text
-from duoln.errors import CheckpointError, RecordError, UsageError
-from duoln.runs.commit import git
+from duoln.errors import CheckpointError
+from duoln.runs.commit import commit_words, git
 from duoln.system import processes
 from duoln.system.filesystem import write_atomically
 from duoln.system.paths import path_argument
 
-SUMMARY = "summary.md"
+SUMMARY, LOG = "summary.md", "log.txt"
 REPEATS = 50
-NOT_THERE = "not there"
-"""The state of a part that this machine cannot run, and the key by which its JSON file gives the reason."""
-_WAITING, _CUT_SHORT, _LEFT_OUT = "not yet run", "cut short", "left out"
-_ABOUT, _SCHEMA = "survey.json", "duoln-survey/1"
+PARTS = {
+    "ladder": ("the simplest things first: launches, sums, products, graphs, clusters", 25),
+    "selftest": ("every kernel compiled, and compared with float64", 65),
+    "repeats": (f"steps of every task as graphs; walks and a case of each rule, {REPEATS} times, equal to the bit", 60),
+    "ops": ("norms and cross-entropy beside a copy, and the limits of a CUDA device", 90),
+    "rnn": ("LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75),
+    "steps": ("whole training steps, eager and compiled", 70)}
+"""The parts, the most important first: are the kernels right, how long does our work take. Each has its seconds."""
+_PROVED = ("ladder", "selftest", "repeats")
+DONE, FAILED, CUT_SHORT, LEFT_OUT = "done", "FAILED", "cut short", "left out"
 _COMPILING_SECONDS = 400
 """The time of one core for all settings of the CUDA kernels: NVRTC needs 200 s for 583 of them on an AMD EPYC; the rest
 is for processes that start, and a reserve."""
-_LIMIT = "the seconds that it gets"
-"""A word of a command that stands for this number."""
 _OFFLINE = {"DUOLN_OFFLINE": "1", "PYTHONFAULTHANDLER": "1"}
 _TIMED = {"DUOLN_PROVE": "0"}
 """No part that times proves rules meanwhile, or times another rule because one case was off: the selftest says that."""
@@ -57,8 +61,6 @@ _KILL_SECONDS, _REPORT_SECONDS = 10.0, 5.0
 """For a part to end that is killed; and kept for the last summary and archive."""
 
 
-# The parts --------------------------------------------------------------------------------------------
-
 class Part(NamedTuple):
     """One part of the survey. Its command writes the JSON file `NAME.json`, if it can after every figure."""
 
@@ -70,19 +72,15 @@ class Part(NamedTuple):
     environment: Mapping[str, str] = {}
 
 
-_ALL = (
-    ("ladder", "the simplest things first: launches, sums, products, graphs, clusters", 25, True),
-    ("selftest", "every kernel compiled, and compared with float64", 65, True),
-    ("graphs", "a step of every task: its graph against operator by operator", 30, False),
-    ("repeats", f"walks and one case of each rule, {REPEATS} times, equal to the bit", 30, True),
-    ("device", "memory, launches, exchanges between blocks", 20, False),
-    ("ops", "norms and cross-entropy beside a copy", 70, True),
-    ("rnn", "LN-LSTM and LN-GRU beside PyTorch's loop, and its plain layers", 75, False),
-    ("steps", "whole training steps, eager and compiled", 70, False),
-    ("sanitizer", "a small case of each kernel under compute-sanitizer", 50, False))
-"""The parts, the most important first: are the kernels right, what can the device do, how long does our work take.
-Each has its name, what it does, its seconds, and whether CuPy makes plain reductions."""
-_PROVED, _ON_CUDA = ("ladder", "selftest", "graphs", "repeats"), ("device", "sanitizer")
+class Outcome(NamedTuple):
+    """The end of a part."""
+
+    part: Part
+    state: str = "not yet run"
+    """"done", "FAILED", "cut short", "left out", "interrupted" or "not yet run"."""
+    seconds: float = 0.0
+    problem: str = ""
+    """The reason why it failed or was left out."""
 
 
 def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
@@ -95,29 +93,16 @@ def parts(backend: str, out: Path, quick: bool, cores: int) -> list[Part]:
         cores: of the machine; with fewer of them the kernels take longer to compile.
     """
     made = []
-    for name, what, seconds, plain in _ALL:
-        if name in _ON_CUDA and backend != "cupy":
-            continue
-        command = processes.command(
-            "duoln.testing.prover" if name in _PROVED else "duoln.bench.survey_parts", "--what", name, "--seconds",
-            _LIMIT, "--backend", backend, "--json", str(out / f"{name}.json"), *(["--quick"] if quick else []))
+    for name, (what, seconds) in PARTS.items():
+        proved = name in _PROVED
+        command = processes.command("duoln.testing.prover" if proved else "duoln.bench.survey_parts", "--what", name,
+                                    "--backend", backend, "--json", str(out / f"{name}.json"),
+                                    *(["--quick"] if quick else []))
         compiling = 20 + _COMPILING_SECONDS // max(cores, 1) if name == "selftest" and backend == "cupy" else 0
-        environment = {**_OFFLINE, **({} if name in _PROVED else _TIMED), **(_PLAIN_REDUCTIONS if plain else {})}
+        environment = {**_OFFLINE, **({} if proved else _TIMED),
+                       **(_PLAIN_REDUCTIONS if proved or name == "ops" else {})}
         made.append(Part(name, what, command, seconds + compiling, environment))
     return made
-
-
-def chosen_parts(everything: Sequence[Part], names: Sequence[str]) -> list[Part]:
-    """The parts of these names in the survey's order; all of them if no name is given.
-
-    Raises:
-        UsageError: there is no part of a name.
-    """
-    known = [part.name for part in everything]
-    for name in names:
-        if name not in known:
-            raise UsageError(f"[survey] expected a part of {', '.join(known)}; found {name!r}")
-    return [part for part in everything if not names or part.name in names]
 
 
 def options(module: str, what: str, json_required: bool = True) -> argparse.ArgumentParser:
@@ -136,139 +121,56 @@ def save(content: Mapping[str, Any], file: Path) -> None:
     write_atomically(file, f"{json_text.dumps(content, indent=1)}\n".encode())
 
 
-# The folder -------------------------------------------------------------------------------------------
+# Running ----------------------------------------------------------------------------------------------
 
-class Outcome(NamedTuple):
-    """The end of a part."""
+def survey(wanted: Sequence[Part], out: Path, say: Callable[[str], None], until: float,
+           archive: Path | None = None) -> bool:
+    """Run some parts; True if none of them failed.
 
-    name: str
-    what: str
-    state: str
-    """"done", "FAILED", "not there", "cut short", "left out", "interrupted" or "not yet run"."""
-    seconds: float = 0.0
-    problem: str = ""
-    """The reason why it failed, or why this machine cannot run it."""
+    Args:
+        wanted: the parts, in order.
+        out: the folder, which is made if it is not there; records of other parts in it stay.
+        say: takes lines of progress.
+        until: by `time.monotonic()`; parts are shortened or left out so that all have ended then.
+        archive: a file that gets the whole folder after every part.
 
-    @property
-    def good(self) -> bool:
-        """True if nothing is wrong. A part that the machine cannot run, or that had too little time, is not wrong."""
-        return self.state in ("done", NOT_THERE, _CUT_SHORT, _LEFT_OUT)
-
-
-class Folder:
-    """The folder of a survey. One that has a survey already is continued, if it is of the same backend and size.
+    An interrupt ends the part that runs, and the summary says so.
 
     Raises:
-        UsageError: a survey of another backend or of other sizes is there.
-        RecordError: `survey.json` is no survey's.
+        CheckpointError: the folder or the archive cannot be written.
     """
+    outcomes = {part.name: Outcome(part) for part in wanted}
 
-    def __init__(self, path: Path, backend: str, quick: bool = False) -> None:
-        self.path = path
-        asked = {"backend": backend, "quick": quick}
-        before = self._read()
-        earlier = {key: before.get(key) for key in asked}
-        if before and earlier != asked:
-            raise UsageError(f"[survey] {path}: expected a folder without a survey, or with one of {asked}; found one "
-                             f"of {earlier}")
-        self.about: dict[str, Any] = {
-            "schema": _SCHEMA, **asked, "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "git": git(), "parts": {}, **before}
+    def keep() -> None:
+        write_atomically(out / SUMMARY, summary(out, list(outcomes.values())).encode())
+        if archive is not None:
+            pack(out, archive)
 
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """The outcomes of all parts, in the order in which they were first asked for."""
-        return [Outcome(name, **entry) for name, entry in self.about["parts"].items()]
-
-    def record_path(self, part: str) -> Path:
-        """The JSON file of a part."""
-        return self.path / f"{part}.json"
-
-    def log_path(self, part: str) -> Path:
-        """The output of a part."""
-        return self.path / "logs" / f"{part}.log"
-
-    def record(self, part: str) -> dict[str, Any]:
-        """The figures of a part; empty if there is nothing that can be read."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{out}: cannot be made: {error.strerror or error}") from error
+    keep()
+    for part in wanted:
+        say(f"{part.name}: {part.what}")
+        limit = limit_of(part, until - time.monotonic())
         try:
-            content = json.loads(self.record_path(part).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return content if isinstance(content, dict) and NOT_THERE not in content else {}
+            outcome = run_part(part, out, limit) if limit else Outcome(
+                part, LEFT_OUT, 0.0, f"too few of the {part.seconds} s that it may take were left")
+        except BaseException:
+            outcomes[part.name] = Outcome(part, "interrupted")
+            keep()
+            raise
+        outcomes[part.name] = outcome
+        keep()
+        say(f"  {outcome.state}{f' in {outcome.seconds:.0f} s' if outcome.seconds else ''}")
+    return all(outcome.state != FAILED for outcome in outcomes.values())
 
-    def begin(self, wanted: Sequence[Part]) -> None:
-        """Make the folder, and list the parts that are going to run."""
-        try:
-            (self.path / "logs").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot be made: {error.strerror or error}") from error
-        self.add(*(Outcome(part.name, part.what, _WAITING) for part in wanted))
-
-    def add(self, *outcomes: Outcome) -> None:
-        """Take outcomes, and write them and the summary."""
-        for outcome in outcomes:
-            entry = outcome._asdict()
-            self.about["parts"][entry.pop("name")] = entry
-        save(self.about, self.path / _ABOUT)
-        write_atomically(self.path / SUMMARY, summary(self).encode())
-
-    def _read(self) -> dict[str, Any]:
-        file = self.path / _ABOUT
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise RecordError(file, "the file", "a survey", str(error)) from error
-        if not isinstance(content, dict) or content.get("schema") != _SCHEMA:
-            schema = content.get("schema") if isinstance(content, dict) else None
-            raise RecordError(file, "schema", _SCHEMA, repr(schema))
-        return content
-
-
-# Running ----------------------------------------------------------------------------------------------
 
 def limit_of(part: Part, seconds: float) -> float:
     """The seconds that a part gets of those that are left for the survey; 0 if it is left out."""
     left = seconds - _REPORT_SECONDS
     return 0.0 if left < _LEAST_SHARE * part.seconds else min(left, part.seconds)
-
-
-def survey(wanted: Sequence[Part], folder: Folder, say: Callable[[str], None], until: float,
-           archive: Path | None = None) -> bool:
-    """Run some parts; whether none of them failed.
-
-    Args:
-        wanted: the parts, in order.
-        folder: of the results; the outcomes of other parts in it stay.
-        say: takes lines of progress.
-        until: by `time.monotonic()`; parts are shortened or left out so that all have ended then.
-        archive: a file that gets the whole folder after every part.
-
-    An interrupt ends the part that runs, and the folder says so.
-    """
-    def tell(outcome: Outcome) -> None:
-        folder.add(outcome)
-        if archive is not None:
-            pack(folder.path, archive)
-        say(f"  {outcome.state}{f' in {outcome.seconds:.0f} s' if outcome.seconds else ''}")
-
-    folder.begin(wanted)
-    if archive is not None:
-        pack(folder.path, archive)
-    good = True
-    for part in wanted:
-        say(f"{part.name}: {part.what}")
-        limit = limit_of(part, until - time.monotonic())
-        try:
-            outcome = run_part(part, folder, limit) if limit else Outcome(
-                part.name, part.what, _LEFT_OUT, 0.0, f"too few of the {part.seconds} s that it may take were left")
-        except BaseException:
-            tell(Outcome(part.name, part.what, "interrupted"))
-            raise
-        tell(outcome)
-        good = good and outcome.good
-    return good
 
 
 def pack(folder: Path, archive: Path) -> None:
@@ -286,30 +188,33 @@ def pack(folder: Path, archive: Path) -> None:
         raise CheckpointError(f"{archive}: cannot be written: {error.strerror or error}") from error
 
 
-def run_part(part: Part, folder: Folder, limit: float) -> Outcome:
-    """Run one part for at most `limit` seconds. Its JSON file is in the folder afterwards, if there is one."""
-    record, log = folder.record_path(part.name), folder.log_path(part.name)
-    record.unlink(missing_ok=True)  # what an earlier run measured must not pass for this one's
+def run_part(part: Part, out: Path, limit: float) -> Outcome:
+    """Run one part for at most `limit` seconds. Its record is in the folder afterwards, if there is one."""
+    file, log = out / f"{part.name}.json", out / LOG
+    file.unlink(missing_ok=True)  # what an earlier run measured must not pass for this one's
     started = time.monotonic()
-    with log.open("wb") as output:
-        command = [f"{limit:.0f}" if word == _LIMIT else word for word in part.command]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   env=processes.environment(part.environment), start_new_session=True)
+    with log.open("ab") as output:
+        output.write(f"== {part.name}\n".encode())
+        output.flush()
+        before = output.tell()
+        process = subprocess.Popen([*part.command, "--seconds", f"{limit:.0f}"], stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env=processes.environment(part.environment))
         try:
             code: int | None = process.wait(limit)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             _end(process)
-    seconds = time.monotonic() - started
+    printed = log.read_bytes()[before:].decode(errors="replace").strip().splitlines()
+    record, state, problem = _record(file), FAILED, f"exit code {code}"
     if code is None:
-        cut_short = limit < part.seconds or "cases" in folder.record(part.name)
-        state, problem = _CUT_SHORT if cut_short else "FAILED", f"stopped after {limit:.0f} s\n{_last_lines(log)}"
-    elif code:
-        state, problem = "FAILED", f"exit code {code}\n{_last_lines(log)}"
-    else:
-        state, problem = _of_record(record)
-    return Outcome(part.name, part.what, state, seconds, problem.strip())
+        state = CUT_SHORT if limit < part.seconds or "cases" in record else FAILED
+        problem = f"stopped after {limit:.0f} s"
+    elif code == 0:
+        state, problem = (DONE, "") if record else (FAILED, "it wrote no record")
+    words = "\n".join([problem, *printed[-_LAST_LINES:]]) if problem else ""
+    return Outcome(part, state, time.monotonic() - started, words)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -320,48 +225,42 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_KILL_SECONDS)
 
 
-def _last_lines(log: Path) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_LAST_LINES:])
-
-
-def _of_record(record: Path) -> tuple[str, str]:
-    """State and problem of a part that has ended by itself."""
+def _record(file: Path) -> dict[str, Any]:
+    """The record of a part; empty if there is none that can be read."""
     try:
-        content = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        return "FAILED", f"no JSON: {error}"
-    return (NOT_THERE, content[NOT_THERE]) if NOT_THERE in content else ("done", "")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 # The summary ------------------------------------------------------------------------------------------
 
-def summary(folder: Folder) -> str:
-    """The results so far, as Markdown."""
-    outcomes = folder.outcomes
-    records = {outcome.name: folder.record(outcome.name) for outcome in outcomes}
+def summary(out: Path, outcomes: Sequence[Outcome]) -> str:
+    """The results so far, as Markdown: of these parts, and of those that have a record in the folder."""
+    by_name = {outcome.part.name: outcome for outcome in outcomes}
+    names = dict.fromkeys([*by_name, *sorted(file.stem for file in out.glob("*.json"))])
+    records = {name: _record(out / f"{name}.json") for name in names}
     known = {key: value for name in ("host", "backend") for key, value in next(
         (record[name] for record in records.values() if isinstance(record.get(name), dict)), {}).items()}
-    commit = (folder.about["git"] or {}).get("sha", "not known")
-    lines = ["# Survey of one device", "", f"{folder.about['started']}, commit {commit}", "",
+    lines = ["# Survey of one device", "",
+             f"{datetime.now(UTC).isoformat(timespec='seconds')}, commit {commit_words(git()) or 'not known'}", "",
              *(f"* {key}: {value}" for key, value in known.items()), "",
              "| part | what | seconds | |", "| --- | --- | --- | --- |",
-             *(f"| {o.name} | {o.what} | {o.seconds:.0f} | {o.state} |" for o in outcomes)]
-    for outcome in outcomes:
-        record = records[outcome.name]
-        if outcome.problem or record:
-            lines += ["", f"## {outcome.name}"]
-        if outcome.problem:
-            lines += ["", outcome.problem] if outcome.state == NOT_THERE else ["", "```", outcome.problem, "```"]
+             *(f"| {o.part.name} | {o.part.what} | {o.seconds:.0f} | {o.state} |" for o in outcomes),
+             *(f"| {name} | | | of before |" for name in names if name not in by_name)]
+    for name, record in records.items():
+        problem = by_name[name].problem if name in by_name else ""
+        if problem or record:
+            lines += ["", f"## {name}"]
+        if problem:
+            lines += ["", "```", problem, "```"]
         if record:
-            lines += ["", *_figures(record)]
+            lines += ["", *(_rules(record) if "rules" in record else _times(record))]
     return "\n".join(lines) + "\n"
 
 
-def _figures(content: Mapping[str, Any]) -> list[str]:
-    if "rules" in content:
-        return _rules(content)
-    if "tools" in content:
-        return [f"* {tool}: {outcome['result']}" for tool, outcome in content["tools"].items()]
+def _times(content: Mapping[str, Any]) -> list[str]:
     headings, rows = text.table(content.get("cases", []))
     table = [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)] if rows else []
     return [*table, "", *(f"* did not run: {what}: {why}" for what, why in content.get("missing", {}).items())]

@@ -69,8 +69,8 @@ def _begin(asked: dict[str, Any]) -> Timer:
 
 def prepare(asked: Mapping[str, Any]) -> Work:
     """The work of a request, by the module of its row or of its library."""
-    row, library = row_of(asked), (asked["peer"] or "duoln").partition("-")[0]
-    module = row.own or f"in_{'torch' if library == 'liger' else library}"
+    row = row_of(asked)
+    module = row.own or ("in_torch" if asked["peer"] else "in_duoln")
     work: Work = import_module(f"duoln.bench.{module}").prepare(row, asked)
     return work
 
@@ -79,9 +79,8 @@ def _load_libraries(asked: dict[str, Any]) -> None:
     """Load what takes seconds, PyTorch for its sides and the arrays' library with its device for ours."""
     from duoln import runtime
 
-    library = (asked["peer"] or "").partition("-")[0]
-    if library in ("torch", "jax"):
-        import_module(library)
+    if (asked["peer"] or "").startswith("torch"):
+        import_module("torch")
     else:
         runtime.choose(asked["backend"])
 

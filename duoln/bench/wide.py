@@ -1,4 +1,4 @@
-"""The group `wide` of `duoln bench`: each part that a user meets, beside the same in PyTorch or JAX."""
+"""The group `wide` of `duoln bench`: each part that a user meets, beside the same in PyTorch."""
 
 from __future__ import annotations
 

@@ -30,8 +30,6 @@ from duoln.runs.settings import (
     config_of,
     jobs,
     newest_below,
-    newest_of,
-    next_number,
     read_asked,
     resumed_config,
     write_asked,
@@ -128,16 +126,14 @@ def note(task: Task, made: Plan) -> None:
     """Note in the folders of runs what they are to be, before the first of them trains: the command may be stopped, and
     what it asked for holds for the runs that it had not reached.
     """
-    number, now = next_number(RUNS), datetime.now(UTC).isoformat(timespec="microseconds")
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
     for job, wish in made.wishes.items():
         folder = made.top / job.name
         if (folder / CONFIG).is_file():
             rewrite_config(folder, made.configs[job])
             continue
         before = read_asked(folder)
-        asked = Asked(task.name, number, now, **wish._asdict())
-        if before is not None:
-            asked = asked._replace(number=before.number, time=before.time)
+        asked = Asked(task.name, now if before is None else before.time, **wish._asdict())
         if asked != before:
             write_asked(folder, asked)
 
@@ -161,7 +157,7 @@ def _resumed(task: Task, top: Path, asked: Command,
     for job in chosen:
         wish = asked
         if not (top / job.name / CONFIG).is_file():
-            noted = earlier.get(job.name) or newest_of(earlier.values())
+            noted = earlier.get(job.name) or max(earlier.values(), key=lambda each: each.time, default=None)
             variants = sorted({job.variant for job in chosen}.union(*(each.variants for each in earlier.values())))
             wish = Command(variants, asked.preset or (noted.preset if noted else usual),
                            {**(noted.settings if noted else {}), **asked.settings},

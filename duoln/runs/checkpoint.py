@@ -171,7 +171,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that can be read, and why each newer one was refused."""
-    refused = [f"{path}: expected update-NUMBER.safetensors, found step" for path in folder.glob("step-*.safetensors")]
+    refused: list[str] = []
     for path in reversed(list_paths(folder)):
         try:
             return load(path), refused

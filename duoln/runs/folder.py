@@ -15,7 +15,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 
@@ -62,7 +61,6 @@ class RunFolder(Listener):
         for name in (LOCK, LOG, CONFIG, RESULT):
             check_regular(path / name)
         checkpoint.check_names(self.checkpoints)
-        _open.add(self)
         try:
             self._lock, unlocked = _locked(path / LOCK)
             self.mended += [f"{path}: not locked, because {unlocked}; start no other run in it"] if unlocked else []
@@ -200,19 +198,6 @@ def _locked(path: Path) -> tuple[int, str]:
 def _taken(path: Path, holder: str) -> CheckpointError:
     return CheckpointError(f"{path}: another process ({holder}) is running in this folder; wait for it, or choose "
                            "another --out")
-
-
-_open: WeakSet[RunFolder] = WeakSet()
-
-
-def _leave_to_parent() -> None:
-    """A forked child neither writes into the folders of its parent nor keeps them locked after its end."""
-    for folder in list(_open):
-        folder.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

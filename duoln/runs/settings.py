@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from duoln.errors import CheckpointError, CheckpointWarning, DataError, DataFormatError, UsageError
+from duoln.errors import CheckpointError, CheckpointWarning, DataFormatError, UsageError
 from duoln.runs.folder import folder_name, read_json, write_json
 from duoln.runs.places import COMMAND, CONFIG, by_numbers, folders_below
 from duoln.system.filesystem import check_regular, make_folder
@@ -57,9 +56,8 @@ class Asked(NamedTuple):
     """The request of one run when its command began; a file in the folder of the run."""
 
     task: str
-    number: int
-    """The place of the command among those below one folder: a clock may go back."""
     time: str
+    """When the command began, in UTC."""
     variants: list[str]
     """All variants of the command: it may have been killed before it noted the others."""
     preset: str | None
@@ -174,7 +172,7 @@ def read_asked(folder: Path) -> Asked | None:
         return None
     content = read_json(path)
     kinds: dict[str, tuple[str, tuple[type, ...]]] = {
-        "task": ("a text", (str,)), "number": ("a whole number", (int,)), "time": ("a text", (str,)),
+        "task": ("a text", (str,)), "time": ("a text", (str,)),
         "variants": ("a list of names", (list,)),
         "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,)),
         "seeds": ("a list of numbers", (list,)), "precision": ("a text or null", (str, type(None)))}
@@ -184,45 +182,12 @@ def read_asked(folder: Path) -> Asked | None:
     return Asked(**{key: content[key] for key in kinds})
 
 
-def newest_of(commands: Iterable[Asked]) -> Asked | None:
-    """The command that began last; None of none. Those that began at the same moment may have one number."""
-    return max(commands, key=lambda asked: (asked.number, asked.time), default=None)
-
-
-def _commands(folder: Path) -> Iterator[Path]:
-    """The requests in the folders at any depth below a folder."""
-    return (place / COMMAND for place in folders_below(folder) if place != folder and (place / COMMAND).is_file())
-
-
-def begun_below(folder: Path) -> dict[Path, Asked]:
-    """The request in the folders at and below a folder; of several variants the newest.
+def newest_below(folder: Path, task: str) -> Path | None:
+    """The folder below a folder in which a command of a task began last, by what it says and not by its name.
 
     Raises:
         DataFormatError: a file is damaged. CheckpointError: one is no regular file.
     """
-    begun: dict[Path, list[Asked]] = {}
-    for path in _commands(folder):
-        asked = read_asked(path.parent)
-        begun.setdefault(path.parents[1], []).extend([] if asked is None else [asked])
-    return {top: newest for top, of_variants in begun.items() if (newest := newest_of(of_variants)) is not None}
-
-
-def next_number(folder: Path) -> int:
-    """The number of a command that begins in a folder. What another program left there, or a damaged file, has none."""
-    numbers = [0]
-    for path in _commands(folder):
-        with suppress(DataError, CheckpointError):
-            asked = read_asked(path.parent)
-            numbers.append(asked.number if asked else 0)
-    return 1 + max(numbers)
-
-
-def newest_below(folder: Path, task: str) -> Path | None:
-    """The folder at or below a folder in which a command of a task began last, by what it says and not by its name.
-
-    Raises:
-        As `begun_below`.
-    """
-    of_task = {top: asked for top, asked in begun_below(folder).items() if asked.task == task}
-    newest = newest_of(of_task.values())
-    return next((top for top in sorted(of_task, key=by_numbers, reverse=True) if of_task[top] == newest), None)
+    begun = [(asked.time, by_numbers(run.parent), run.parent) for run in folders_below(folder)
+             if run != folder and (asked := read_asked(run)) is not None and asked.task == task]
+    return max(begun)[-1] if begun else None

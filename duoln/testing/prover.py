@@ -46,7 +46,6 @@ _MOST_WORKERS, _WORKER_BYTES = 8, 6 << 30
 _WORKER_VARIABLES = {"DUOLN_PROVE": "0", "OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2", "DUOLN_THREADS": "2"}
 _RESERVE_SECONDS = 2.0
 """Kept of a part's seconds for its last record."""
-SMALL_VALUES = 1 << 17
 _LADDER_CASES = (
     "layer_norm 9 x 64", "layer_norm 4099 x 1000", "rnn layer T9 B3 in2 H33 reverse, gradients within 0.05",
     "lstm layer T9 B3 in2 H33 reverse, gradients within 0.05", "lstm layer T9 B3 in2 H130",
@@ -91,7 +90,7 @@ def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
         if ended:
             break
     if backend.name == "cupy":  # memory of this case is for the processes beside this one
-        _cupy(backend).get_default_memory_pool().free_all_blocks()
+        _free_pool(backend)
     return {"outcomes": outcomes, "ended": ended}
 
 
@@ -123,8 +122,8 @@ def answers(backend: Backend) -> bool:
         return False
 
 
-def _cupy(backend: Any) -> Any:
-    return backend.xp
+def _free_pool(backend: Any) -> None:
+    backend.xp.get_default_memory_pool().free_all_blocks()
 
 
 # The caller -------------------------------------------------------------------------------------------
@@ -150,12 +149,11 @@ def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
     if what == "ladder":
         first = [Try("check", name, 1, _LADDER_SECONDS) for name in checks.LADDER]
         return [*first, *of_cases([] if quick else _LADDER_CASES, 2, _LADDER_SECONDS)]
-    if what == "graphs":
-        return [Try("check", name, 1, _STEP_SECONDS) for name in list(checks.STEPS)[:1 if quick else None]]
     every = selftest.every_device_case()
     if what == "repeats":
+        steps = [Try("check", name, 1, _STEP_SECONDS) for name in list(checks.STEPS)[:1 if quick else None]]
         names = [str(c) for c in (*(c for c in every if c.runs > 2), *selftest.cases(backend))]
-        return of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)
+        return [*steps, *of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)]
     wanted = (*(c for c in every if c.net or not quick), *selftest.cases(backend if quick else None))
     return of_cases(dict.fromkeys(map(str, wanted)), 2)
 
@@ -274,31 +272,17 @@ def verdicts(report: Report) -> list[dict[str, str]]:
     return list(rules.values())
 
 
-def small_cases(backend: Backend) -> list[Case]:
-    """The largest case of few values of each operator, variant and rule: for tools under which a kernel takes long."""
-    few = [case for case in selftest.cases() if selftest.size_of(case) <= SMALL_VALUES]
-    return selftest.largest_of_each(few, backend)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve; or compile, try, and write the file."""
     parser = options("duoln.testing.prover", __doc__.splitlines()[0], json_required=False)
-    parser.add_argument("--what", choices=("ladder", "selftest", "graphs", "repeats"), default="selftest")
-    parser.add_argument("--small", action="store_true", help="a small case of each rule, in this process")
-    parser.add_argument("--no-pool", action="store_true", help="each array has memory of its own, for memcheck")
+    parser.add_argument("--what", choices=("ladder", "selftest", "repeats"), default="selftest")
     args = parser.parse_args(argv)
     if args.json is None:
         serve(args.backend)
         return 0
     until = time.monotonic() + args.seconds - _RESERVE_SECONDS
     backend = runtime.backend(args.backend)
-    if args.no_pool:
-        _cupy(backend).cuda.set_allocator(None)
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
-    if args.small:
-        cases = small_cases(backend)
-        results = ((outcome.case, [outcome]) for outcome in selftest.run(backend, cases, 1))
-        return 0 if measure(results, set(), Report(facts, len(cases), args.json)) else 1
     compiles = backend.name == "cupy" and not args.quick
     if args.what == "ladder" and compiles:  # the survey ends it with this part
         subprocess.Popen(processes.command("duoln.testing.compilation"), env=processes.environment(),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from bench import made
 
-from duoln.bench import machine, records, schema
+from duoln.bench import machine, records
 from duoln.bench.row import Row
 from duoln.errors import CheckpointError, DataError, DataFormatError, DataMissingError, RecordError, UsageError
 from duoln.kernels import native
@@ -29,7 +29,7 @@ def test_what_is_written_is_read(tmp_path, numpy_backend):
     assert warm["fraction_of_copy"] is None
     record = records.make_record("ops", numpy_backend, None, 2.0, [case])
     records.write(record, tmp_path / "a.json")
-    assert schema.load(tmp_path / "a.json") == record
+    assert records.load(tmp_path / "a.json") == record
     assert record["label"] == machine.default_label(numpy_backend) and record["backend"]["name"] == "numpy"
     assert record["host"]["cores"] >= 1 and record["time"].endswith("+00:00")
 
@@ -61,7 +61,7 @@ def test_the_documented_keys_are_the_checked_ones():
         assert key in named, key
         broken = made.record()
         (broken if key in made.RECORD else broken["cases"][0]).pop(key)
-        check_error(RecordError, partial(schema.check_record, broken, "f.json"), "f.json: ", key, "no such key")
+        check_error(RecordError, partial(records.check_record, broken, "f.json"), "f.json: ", key, "no such key")
 
 
 @pytest.mark.parametrize(("path", "value", "words"), [
@@ -96,7 +96,7 @@ def test_errors_name_file_and_key(tmp_path, path, value, words):
     place[last] = copy.deepcopy(value)
     file = tmp_path / "broken.json"
     file.write_text(json.dumps(broken))
-    check_error(RecordError, lambda: schema.load(file), str(file), *words)
+    check_error(RecordError, lambda: records.load(file), str(file), *words)
 
 
 @pytest.mark.parametrize(("content", "error", "words"), [
@@ -114,19 +114,19 @@ def test_errors_name_file_and_key(tmp_path, path, value, words):
 def test_files_that_are_no_records(tmp_path, content, error, words):
     file = tmp_path / "other.json"
     file.write_bytes(content)
-    check_error(error, lambda: schema.load(file), str(file), *words)
+    check_error(error, lambda: records.load(file), str(file), *words)
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    check_error(DataMissingError, lambda: schema.load(tmp_path / "none.json"), "none.json", "nothing there")
-    check_error(DataError, lambda: schema.load(tmp_path), "cannot be read")
+    check_error(DataMissingError, lambda: records.load(tmp_path / "none.json"), "none.json", "nothing there")
+    check_error(DataError, lambda: records.load(tmp_path), "cannot be read")
 
 
 def test_every_cut_of_a_file_is_refused(tmp_path):
     text = records.as_json(made.record())
     for length in range(0, len(text) - 1, 97):
         (tmp_path / "cut.json").write_text(text[:length])
-        check_error(DataFormatError, lambda: schema.load(tmp_path / "cut.json"), "cut.json", "at byte")
+        check_error(DataFormatError, lambda: records.load(tmp_path / "cut.json"), "cut.json", "at byte")
 
 
 def test_a_record_with_nan_is_not_written(numpy_backend):
@@ -146,17 +146,17 @@ def test_timings_are_added_line_by_line(tmp_path):
     assert records.append_timings(made.record(), file) == 1
     file.write_text(file.read_text().rstrip("\n"))  # as an editor may leave it
     assert records.append_timings(made.record({"cache": "warm"}, {"pass": "step"}, label="b"), file) == 2
-    lines = schema.load_timings(file)
+    lines = records.load_timings(file)
     assert [(line["label"], line["cache"], line["pass"]) for line in lines] == [
         ("made up", "cold", "forward"), ("b", "warm", "forward"), ("b", "cold", "step")]
     assert lines[0]["machine"]["host"]["cores"] == 2 and "cases" not in lines[0]["machine"]
     file.write_text(f'{file.read_text()}{{"label": "x"}}\n')
-    check_error(RecordError, lambda: schema.load_timings(file), "timings.jsonl, line 4", "machine")
+    check_error(RecordError, lambda: records.load_timings(file), "timings.jsonl, line 4", "machine")
 
 
 def test_our_own_timings():
     """What kernels/timings.jsonl holds was measured, by some version of duoln, on a named machine."""
-    lines = schema.load_timings(ROOT / "kernels" / "timings.jsonl")
+    lines = records.load_timings(ROOT / "kernels" / "timings.jsonl")
     assert {"numpy", "mlx"} <= {line["machine"]["backend"]["name"] for line in lines}
     for line in lines:
         assert line["clock"] == "wall_slope" and len(line["samples"]) >= 5 and line["max_error"] < 1e-4

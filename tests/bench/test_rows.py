@@ -16,7 +16,7 @@ from duoln.bench.clock import Timer
 from duoln.bench.groups import WIDE_NAMES, row_of
 from duoln.bench.wide import WIDE
 from duoln.core import Rule, composed_only
-from duoln.errors import DuolnError, UsageError
+from duoln.errors import DuolnError
 from duoln.kernels import native
 from duoln.kernels.attention import cases as attention_cases
 from duoln.kernels.device_limits import memory
@@ -147,20 +147,6 @@ def test_peers_by_the_compiler_of_torch_go_through_it(monkeypatch):
     timed_process.prepare({"group": "train", "backend": "numpy", **asked, "row": {
         "task": "mnist", "variant": "ln", "preset": "smoke", "settings": {"batch_size": 20}, "plugins": ["mnist"]}})
     assert len(compiled) == 3
-
-
-@pytest.mark.peers
-def test_liger_is_called_as_its_users_call_it(monkeypatch):
-    import torch
-
-    module = types.ModuleType("liger_kernel.ops.layer_norm")
-    module.LigerLayerNormFunction = type("LigerLayerNormFunction", (), {"apply": staticmethod(
-        lambda x, gain, bias, eps: torch.nn.functional.layer_norm(x, gain.shape, gain, bias, eps))})
-    for name in ("liger_kernel", "liger_kernel.ops"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert _work("ops", op="layer_norm", shape=[6, 8], peer="liger").checks == pytest.approx(_work("ops", op="layer_norm", shape=[6, 8]).checks)
-    check_error(UsageError, lambda: _work("ops", op="softmax_cross_entropy", shape=[6, 8], peer="liger"), "layer_norm")
 
 
 def test_only_the_products_of_a_layer():

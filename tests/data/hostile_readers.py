@@ -28,7 +28,7 @@ import numpy as np
 import safetensors.numpy
 
 from duoln import nn
-from duoln.bench import schema
+from duoln.bench import records
 from duoln.bridge.weights import load_pytorch
 from duoln.data import read_idx, read_text
 from duoln.data.npz import Expected, map_npy
@@ -285,8 +285,8 @@ READERS = {
     "official lists of forms": Reader(lambda p: iam.split_forms(p.parent, {"a01-000u", "b02", "c03", "d04"}),
                                       [b"a01-000u\n", b"a01-000u\ne05\n"], DATA, "testset_v.txt",
                                       {"trainset.txt": b"c03", "testset_t.txt": b"b02", "testset_f.txt": b"d04"}),
-    "record (JSON)": Reader(schema.load, [_MEASURED, _CONFIG], RECORD),
-    "timings (JSONL)": Reader(schema.load_timings, [b"".join(_TIMINGS), _TIMINGS[0]], RECORD),
+    "record (JSON)": Reader(records.load, [_MEASURED, _CONFIG], RECORD),
+    "timings (JSONL)": Reader(records.load_timings, [b"".join(_TIMINGS), _TIMINGS[0]], RECORD),
 }
 
 

@@ -60,7 +60,7 @@ SCALE = kernel("const float* x, float* y, int n",
 TABLE = kernel("const unsigned long long* table, int n",
                "float* x = reinterpret_cast<float*>(table[blockIdx.x]); if (threadIdx.x < n) x[threadIdx.x] += 1 + blockIdx.x;")
 WARP = "y[threadIdx.x] = threadIdx.x; {} const float v = y[31 - threadIdx.x]; __syncwarp(); y[threadIdx.x] = v;"
-WHOLE_GRID = kernel("float* y, float* total", "const int i = blockIdx.x * 32 + threadIdx.x; y[i] = i; BARRIER total[i] = y[127 - i];")
+TURNED = kernel("float* y, float* total", "const int i = blockIdx.x * 32 + threadIdx.x; y[i] = i; __syncthreads(); total[i] = y[127 - i];")
 AT_ONCE = kernel("unsigned* count", "if (threadIdx.x) return; atomicAdd(count, 1u); while (*(volatile unsigned*)count < gridDim.x) {}")
 TWO_BLOCKS = ["y[0] += 1;", "y[0] = 1;", "if (blockIdx.x == 0) y[0] = 1; else y[1 + blockIdx.x] = y[0];",
               "if (blockIdx.x == 0) y[0] = 1; else y[1 + blockIdx.x] = *(volatile float*)y;",
@@ -124,7 +124,7 @@ REFUSED = {
         ("if (threadIdx.x < 32) __syncthreads();", "barrier"), ("if (threadIdx.x < 7) return; __syncthreads();", "barrier"),
         ("if (threadIdx.x < 7) return; __shfl_xor_sync(0xffffffffu, 1, 1);", "returned|waits for ever"),
         ("if (threadIdx.x < 7) __shfl_xor_sync(0xffffffffu, 1, 1); else __syncthreads();", "waits for ever"),
-        ("__shfl_xor_sync(0xffu, 1, 1);", "does not name"), ("cooperative_groups::this_grid().sync();", "not cooperative"))},
+        ("__shfl_xor_sync(0xffu, 1, 1);", "does not name"))},
     "no text": ("nonsense", kernel("", "nonsense();"), lambda: [], {}),
     # Metal
     **{f"Metal, {flags} {both}": (f"'{name}' at byte .* race, no barrier", turn(flags, both),
@@ -200,8 +200,7 @@ REFUSED = {
         "thread_index_in_threadgroup", "threadIdx.x").replace("BOTH", "0"), lambda: [ramp(64), zeros(64), zeros(64)], {"block": (64,), "seeds": SEEDS}),
     "two shuffles at once": ("while other lanes", kernel("float* y", "y[threadIdx.x] = threadIdx.x & 1 ? __shfl_xor_sync(0xffffffffu, 1.0f, 1) : "
                                                          "__shfl_down_sync(0xffffffffu, 1.0f, 1);"), lambda: [zeros(32)], {"block": (32,)}),
-    "a barrier of blocks alone": (r"'y' at byte .* of block", WHOLE_GRID.replace("BARRIER", "__syncthreads();"),
-                                  lambda: [zeros(128), zeros(128)],
+    "a barrier of blocks alone": (r"'y' at byte .* of block", TURNED, lambda: [zeros(128), zeros(128)],
                                   {"grid": (4,), "block": (32,), "seeds": SEEDS, "cooperative": True}),
 }
 
@@ -252,27 +251,6 @@ def test_shared_memory_belongs_to_a_block_and_to_an_instance_of_a_template():
         "float* y", body.format("mine<2>()[0] = blockIdx.x, mine<3>()[0] = 100", "mine<2>()[0] + mine<3>()[0]"))
     np.testing.assert_array_equal(run(text, zeros(5, 64), grid=(5,), block=(64,), seed=3),
                                   100 + np.repeat(np.arange(5)[:, None], 64, axis=1))
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_barrier_of_the_whole_grid(seed):
-    text = "#include <cooperative_groups.h>\n" + kernel("int* counts, int* y", """
-        __shared__ int own;
-        if (threadIdx.x == 0) own = blockIdx.x;
-        atomicAdd(&counts[0], 1);
-        cooperative_groups::this_grid().sync();
-        y[blockIdx.x * blockDim.x + threadIdx.x] = counts[0] * 100 + own;""")
-    counts, y = zeros(1, dtype=np.int32), zeros(4, 64, dtype=np.int32)
-    launch = partial(run, text, counts, y, grid=(4,), block=(64,), seed=seed)
-    with pytest.raises(HostGpuError, match="not cooperative"):
-        launch(cooperative=False)
-    counts[:] = 0
-    launch(cooperative=True)
-    np.testing.assert_array_equal(y, 25600 + np.repeat(np.arange(4)[:, None], 64, axis=1))
-    y, total = zeros(128), zeros(128)
-    run(WHOLE_GRID.replace("BARRIER", "cooperative_groups::this_grid().sync();"), y, total, grid=(4,), block=(32,),
-        seed=seed, cooperative=True)
-    np.testing.assert_array_equal(total, ramp(128)[::-1])
 
 
 def test_votes_and_segments_of_a_warp():
@@ -400,17 +378,6 @@ def test_within_a_warp(between, seed):
     """A shuffle exchanges values, but orders no memory."""
     np.testing.assert_array_equal(run(kernel("float* y", WARP.format(between)), zeros(32), block=(32,), seed=seed),
                                   ramp(32)[::-1])
-
-
-def test_a_store_without_a_fence_is_seen_late():
-    """Two volatile stores: with a fence between them no block sees the second without the first."""
-    body = """volatile float* v = y; if (threadIdx.x) return;
-        if (blockIdx.x == 0) { v[0] = 1; FENCE v[1] = 1; }
-        else { const float second = v[1], first = v[0]; seen[blockIdx.x] = second - first; }"""
-    turned = {fence: sum((run(kernel("float* seen, float* y", body.replace("FENCE", fence)), zeros(9), zeros(2),
-                              grid=(9,), block=(32,), seed=seed,
-                              cooperative=True) > 0).any() for seed in range(60)) for fence in ("", "__threadfence();")}
-    assert turned[""] > 0 and turned["__threadfence();"] == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,16 +1,16 @@
-"""The newest run is found by what it says about itself: neither by its name nor by the clock."""
+"""The newest run is found by what it says about itself, and not by its name."""
 
 import json
 
 import pytest
 
 from duoln.errors import DataFormatError
-from duoln.runs.settings import Asked, newest_below, next_number, read_asked, write_asked
+from duoln.runs.settings import Asked, newest_below, read_asked, write_asked
 from duoln.testing import check_error
 
 
-def _begin(folder, name, number, time="2026-01-02T03:04:05", task="mnist", variant="ln"):
-    write_asked(folder / name / variant, Asked(task, number, time, ["ln"], "smoke", {"epochs": 2}, []))
+def _begin(folder, name, time="2026-01-02T03:04:05", task="mnist", variant="ln"):
+    write_asked(folder / name / variant, Asked(task, time, ["ln"], "smoke", {"epochs": 2}, []))
 
 
 def test_of_none_none_is_the_newest(tmp_path):
@@ -19,46 +19,31 @@ def test_of_none_none_is_the_newest(tmp_path):
     assert newest_below(tmp_path, "mnist") is None and newest_below(tmp_path / "nothing", "mnist") is None
 
 
-@pytest.mark.parametrize("names", [("mnist-20260102-030405", "mnist-20250101-000000"), ("mnist-1-9", "mnist-1-10"), ("b", "a")])
+@pytest.mark.parametrize("names", [("mnist-20260102-030405", "mnist-20250101-000000"), ("mnist-1-10", "mnist-1-9"), ("b", "deep/a")])
 def test_names_do_not_decide(names, tmp_path):
-    """A clock that went back, twelve runs of one second, names of the user's own; and folders of other things."""
+    """Names of the user's own; and folders of other things and of other tasks."""
     (tmp_path / "mnist-z-notes").mkdir()
-    _begin(tmp_path, names[0], 1)
-    _begin(tmp_path, names[1], 2, "2024-01-01T00:00:00")
-    _begin(tmp_path, "mnist-zz", 3, task="mnist-zz")
+    _begin(tmp_path, names[0], "2026-01-02T03:04:05.000001")
+    _begin(tmp_path, names[1], "2026-01-02T03:04:05.000002")
+    _begin(tmp_path, "mnist-zz", "2026-01-02T03:04:06", task="mnist-zz")
     assert newest_below(tmp_path, "mnist") == tmp_path / names[1]
-
-
-def test_of_one_number_the_later_time_decides(tmp_path):
-    _begin(tmp_path, "b", 1, "2026-01-02T03:04:05.000001")
-    _begin(tmp_path, "a", 1, "2026-01-02T03:04:05.000002")
-    assert newest_below(tmp_path, "mnist") == tmp_path / "a"
 
 
 def test_of_twelve_commands_of_one_moment_the_last_name_decides(tmp_path):
     for name in ("mnist-1", *(f"mnist-1-{k}" for k in range(2, 13))):
-        _begin(tmp_path, name, 1)
+        _begin(tmp_path, name)
     assert newest_below(tmp_path, "mnist") == tmp_path / "mnist-1-12"
 
 
-def test_the_next_number_does_not_ask_what_else_lies_there(tmp_path):
-    assert next_number(tmp_path / "none") == next_number(tmp_path) == 1
-    _begin(tmp_path, "a", 6)
-    for name, text in (("theirs", '{"command": ["make"]}'), ("damaged", "{"), ("empty", "")):
-        (tmp_path / name / "x").mkdir(parents=True)
-        (tmp_path / name / "x" / "command.json").write_text(text)
-    assert next_number(tmp_path) == 7
-
-
 def test_what_was_asked_for_comes_back(tmp_path):
-    _begin(tmp_path, "a", 3)
-    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", 3, "2026-01-02T03:04:05", ["ln"], "smoke", {"epochs": 2}, [])
+    _begin(tmp_path, "a")
+    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", "2026-01-02T03:04:05", ["ln"], "smoke", {"epochs": 2}, [])
     assert read_asked(tmp_path) is None
 
 
-@pytest.mark.parametrize(("key", "value"), [("number", "3"), ("number", True), ("preset", 3), ("settings", []), ("task", None)])
+@pytest.mark.parametrize(("key", "value"), [("preset", 3), ("settings", []), ("task", None)])
 def test_a_damaged_command_is_named(key, value, tmp_path):
-    _begin(tmp_path, "a", 3)
+    _begin(tmp_path, "a")
     path = tmp_path / "a" / "ln" / "command.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     check_error(DataFormatError, lambda: newest_below(tmp_path, "mnist"), "command.json", f"as {key}")

@@ -1,7 +1,6 @@
-"""A run folder belongs to one process: whatever becomes of its lock file, in forks, and where it is moved or removed."""
+"""A run folder belongs to one process: whatever becomes of its lock file, and where it is moved or removed."""
 
 import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
@@ -24,27 +23,6 @@ def test_a_removed_lock_file_lets_nobody_in(numpy_backend, tmp_path):
     RunFolder(tmp_path, numpy_backend).close()
 
 
-def test_a_fork_does_not_keep_the_lock(numpy_backend, tmp_path):
-    first = RunFolder(tmp_path, numpy_backend)
-    (read, write), (begun, begins) = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(write)
-        os.write(begins, b"x")
-        first._write({"event": "end", "status": "of the child"})
-        os.read(read, 1)  # lives until the test has ended
-        os._exit(0)
-    try:
-        os.close(read)
-        os.read(begun, 1)
-        first.close()
-        RunFolder(tmp_path, numpy_backend).close()
-        assert list(read_log(tmp_path)) == []
-    finally:
-        os.close(write)
-        os.waitpid(child, 0)
-
-
 @pytest.mark.parametrize("change", ["moved", "removed", "replaced"])
 def test_a_folder_that_goes_during_a_run_is_not_made_anew(change, numpy_backend, tmp_path):
     run = tmp_path / "run"
@@ -63,8 +41,8 @@ def test_a_folder_that_goes_during_a_run_is_not_made_anew(change, numpy_backend,
 
 def _write_often(folder, barrier):
     barrier.wait()
-    for k in range(30):
-        write_asked(folder, Asked("mnist", k, "now", ["ln"], None, {"text": "x" * 5000}, []))
+    for _ in range(30):
+        write_asked(folder, Asked("mnist", "now", ["ln"], None, {"text": "x" * 5000}, []))
 
 
 def test_several_processes_write_one_file(tmp_path):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from bench.test_survey import OVER_STAND_IN
 from conftest import GPU, PATIENCE, STAND_IN
-from h100 import use_h100
 
 from duoln.kernels import source
 from duoln.kernels.settings import every_setting
@@ -24,24 +23,6 @@ def test_every_source_names_a_kernel():
     names = {file: source.entries_in(file)[0] for file in {file for file, _ in every_setting()}}
     assert names["recurrent/lstm/lstm.cu"] == "lstm_forward" and names["device_limits/exchange.cu"] == "exchange_by_counter"
     assert names["take/take.cu"] == "take_forward" and len(set(names.values())) == len(names)
-
-
-@pytest.fixture(scope="module")
-def every_case():
-    return selftest.cases()
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
-def test_small_cases_are_of_every_operator_variant_and_rule(every_case, gpu, monkeypatch):
-    def kinds(cases):
-        return {(case.op, case.attrs.get("norm"), rule.name) for case in cases for rule in selftest.rules(case, gpu)}
-
-    use_h100(monkeypatch)  # so that there are walks
-    monkeypatch.setattr(prover.selftest, "cases", lambda: every_case)
-    small = prover.small_cases(gpu)
-    assert ("lstm", "layer", "cuda walk") in kinds(small) == kinds(every_case) and len(small) <= len(kinds(small))
-    assert all(1 < selftest.size_of(case) <= prover.SMALL_VALUES for case in small)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -112,10 +111,8 @@ def _check(args: argparse.Namespace) -> None:
             check_target(target)
     if isinstance(args.json, Path) and args.append is not None and args.json.resolve() == args.append.resolve():
         raise UsageError(f"[bench] expected two files for --json and --append, found {args.append} for both")
-    if any(peer == "liger" or peer.startswith("torch") for peer in args.peer):
+    if any(peer.startswith("torch") for peer in args.peer):
         in_torch.check_installed()
-    if "jax" in args.peer and find_spec("jax") is None:
-        raise UsageError("[bench] --peer jax needs JAX, which is not installed; pip install jax")
     remark = machine.busy()
     if remark:
         console.say(remark, style="yellow")
@@ -259,8 +256,8 @@ def _wide_rows(args: argparse.Namespace, checked: None, backend: Backend) -> Row
 
 _TORCH = ("torch", "torch-compile")
 _GROUPS = {
-    "ops": Group("operators over rows", _ops_options, (*_TORCH, "liger"), _ops_check, _ops_rows),
-    "wide": Group("each part that a user meets, in a row of its own", _wide_options, (*_TORCH, "jax"), _nothing,
+    "ops": Group("operators over rows", _ops_options, _TORCH, _ops_check, _ops_rows),
+    "wide": Group("each part that a user meets, in a row of its own", _wide_options, _TORCH, _nothing,
                   _wide_rows),
     "train": Group("one training step of a task", _train_options, None, _train_check, lambda args, rows, _: rows),
     "rnn": Group("recurrent layers", _rnn_options, _TORCH, _rnn_check, lambda args, rows, _: rows),

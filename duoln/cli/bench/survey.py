@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from duoln import runtime
-from duoln.bench.survey import SUMMARY, Folder, chosen_parts, parts, survey
+from duoln.bench.survey import PARTS, SUMMARY, parts, survey
 from duoln.cli import console
 from duoln.system.paths import path_argument
 
@@ -20,7 +20,7 @@ def add_kind(kinds: Any) -> None:
                         help="a new folder, or that of a survey of this device, which is continued")
     parser.add_argument("--backend", default="cupy", choices=("cupy", "mlx", "numpy"),
                         help="cupy for an NVIDIA GPU (default), mlx for a Mac, numpy for a CPU")
-    parser.add_argument("--part", action="append", default=[], metavar="NAME", dest="parts",
+    parser.add_argument("--part", action="append", choices=PARTS, dest="parts",
                         help="only this part; may be repeated (default all)")
     parser.add_argument("--seconds", type=_seconds, default=540.0, metavar="N",
                         help="for all of it (default 540): what is left shortens the later parts, or leaves them out")
@@ -32,11 +32,10 @@ def add_kind(kinds: Any) -> None:
 
 def _survey(args: argparse.Namespace) -> int:
     until = time.monotonic() + args.seconds
-    everything = parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
-    wanted = chosen_parts(everything, args.parts)
-    folder = Folder(args.out, args.backend, args.quick)
     runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
-    good = survey(wanted, folder, console.say, until, args.tar)
+    wanted = [part for part in parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
+              if part.name in (args.parts or PARTS)]
+    good = survey(wanted, args.out, console.say, until, args.tar)
     console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
     return 0 if good else 1
 

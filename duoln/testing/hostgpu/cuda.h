@@ -111,10 +111,3 @@ inline unsigned __float_as_uint(float x) { return unsigned(hostgpu::bits(x)); }
 using std::isfinite;
 using std::max;
 using std::min;
-
-namespace cooperative_groups {
-struct grid_group {
-    void sync() const { hostgpu::grid_barrier(); }
-};
-inline grid_group this_grid() { return {}; }
-}  // namespace cooperative_groups

@@ -27,7 +27,6 @@ unsigned linear_index() __attribute__((const));
 enum Space : unsigned { NOWHERE = 0, SHARED = 1, GLOBAL = 2, EVERYWHERE = 3 };
 
 void barrier(unsigned ordered = EVERYWHERE);
-void grid_barrier();
 
 // What the lanes of one warp do together: all lanes of a mask have to do the same.
 enum class Together : unsigned { shuffle, shuffle_xor, shuffle_down, shuffle_up, vote, wait };

@@ -4,7 +4,7 @@
 // decides; its signal's phase ends only when all bytes have landed. Reading what was pushed needs a wait at the signal. Who
 // waits learns what the pushing blocks did before their last barriers.
 #pragma once
-#include "late.h"
+#include "order.h"
 
 namespace hostgpu {
 

@@ -1,7 +1,7 @@
 // A GPU on the CPU: one fiber a thread, so that the text of a kernel runs where there is no GPU.
 //
-// state.h has the parts, memory.h where arrays lie, order.h which access needs an order, late.h stores that are seen
-// late, schedule.h who runs. Here are the functions that kernels call, the hooks at their accesses, and a launch.
+// state.h has the parts, memory.h where arrays lie, order.h which access needs an order, schedule.h who runs. Here are
+// the functions that kernels call, the hooks at their accesses, and a launch.
 #include <csignal>
 
 #include "schedule.h"
@@ -24,16 +24,6 @@ void barrier(unsigned ordered) {
     warp_of(*now).ready &= ~(1u << lane_of(*now));
     ++launch->progress;
     if (++b.waiting == launch->threads) release(b);
-    yield();
-}
-
-void grid_barrier() {
-    if (!launch->request->cooperative) fail("a barrier of the whole grid in a launch that is not cooperative");
-    now->state = State::at_grid_barrier;
-    warp_of(*now).ready &= ~(1u << lane_of(*now));
-    ++launch->progress;
-    ++now->block->waiting_for_grid;
-    if (++launch->at_grid_barrier == blocks.size() * launch->threads) release_grid();
     yield();
 }
 
@@ -146,7 +136,6 @@ uint64_t exchange(Together what, unsigned mask, uint64_t value, unsigned source,
 }
 
 void fence() {
-    bring_out_by_fence();
     order_by_fence();
     ++launch->progress;
 }
@@ -157,7 +146,6 @@ void begin_atomic(void* pointer, size_t bytes) {
     if (draw() & 1) poll();
     const Mapping* m = check({address, bytes, true, true, false});
     if (address % bytes) fail("argument '%s': an atomic access that is not aligned", m->name);
-    if (!m->shared) bring_out_at(address);
     read_flag(address);
     write_flag(address, true);
 }
@@ -195,11 +183,8 @@ static void plain(void* pointer, size_t bytes, bool write) {
     const uintptr_t address = uintptr_t(pointer);
     if (!in_window(address) || !now) return;
     maybe_switch();
-    const Mapping* m = check({address, bytes, write, false, false});
-    if (write) {
-        ++launch->progress;
-        if (!m->shared) bring_out_at(address);
-    }
+    check({address, bytes, write, false, false});
+    launch->progress += write;
 }
 
 static void strong(void* pointer, size_t bytes, bool write) {
@@ -207,13 +192,10 @@ static void strong(void* pointer, size_t bytes, bool write) {
     if (!in_window(address) || !now) return;
     if (!write && draw() & 1) poll();
     else maybe_switch();
-    const Mapping* m = check({address, bytes, write, true, false});
+    check({address, bytes, write, true, false});
     if (!write) return read_flag(address);
     ++launch->progress;
     write_flag(address, false);
-    if (m->shared) return;
-    bring_out_at(address);
-    hold_back(address, bytes);
 }
 
 }  // namespace hostgpu
@@ -301,7 +283,6 @@ static void check_request(const Request& r) {
 static void clean_up(bool failed) {
     for (Block& b : blocks) clear_shared(b);
     unmap();
-    late.clear();
     on_the_way.clear();
     signals.clear();
     flags.clear();
@@ -322,11 +303,10 @@ extern "C" int hostgpu_launch(Request* request) {
     l.threads = l.block.x * l.block.y * l.block.z;
     l.warps = (l.threads + WARP - 1) / WARP;
     l.random = mixed(request->seed, 0x5eed) | 1;
-    l.next = l.at_grid_barrier = 0;
+    l.next = 0;
     l.progress = 0;
     l.until_switch = 1;
     l.views = false;
-    l.floor.clear();
     launch = &l;
     now = nullptr;
     used_pages = 0;
@@ -339,7 +319,6 @@ extern "C" int hostgpu_launch(Request* request) {
         prepare();
         place(*request, addresses, l.values);
         run_all();
-        bring_out_all();
         check_guards();
         take_back(*request, addresses);
     } else if (outcome == 2) {

@@ -36,8 +36,6 @@ inline bool is_ordered(uint64_t r, const Mapping& m) {
     if (block == now->block->number) {
         if (epoch_of(r) < now->block->epoch[m.shared ? 0 : 1]) return true;
         if (thread % launch->threads / WARP == now->linear / WARP && clock_of(r) < now->synced) return true;
-    } else if (!launch->floor.empty() && epoch_of(r) < launch->floor[block]) {
-        return true;
     }
     return launch->views && now->view.knows(block, thread, epoch_of(r), clock_of(r));
 }

@@ -20,19 +20,6 @@ inline void release(Block& b) {
     shuffle_order();
 }
 
-inline void release_grid() {
-    launch->at_grid_barrier = 0;
-    for (Block& b : blocks) {
-        b.ordered = EVERYWHERE;
-        order_by_barrier(b);
-        launch->floor[b.number] = b.epoch[1];
-        b.waiting_for_grid = 0;
-        for (unsigned i = 0; i < launch->threads; ++i) wake(b.fibers[i]);
-    }
-    bring_out_all();
-    shuffle_order();
-}
-
 inline void end(Block& b) {
     check_end(b);
     clear_shared(b);
@@ -44,7 +31,7 @@ inline void begin(Block& b, uint32_t number) {
     b.number = number;
     const uint3 grid = launch->grid;
     b.index = {b.number % grid.x, b.number / grid.x % grid.y, b.number / grid.x / grid.y};
-    b.waiting = b.waiting_for_grid = b.waiting_for_cluster = b.done = 0;
+    b.waiting = b.waiting_for_cluster = b.done = 0;
     b.ordered = EVERYWHERE;
     b.epoch[0] = b.epoch[1] = 0;
     b.active = true;
@@ -83,9 +70,8 @@ inline void live() {  // a fiber's whole life: one thread of one block after the
         ++b.done;
         ++launch->progress;
         warp_of(*now).returned |= 1u << lane_of(*now);
-        if (b.waiting || b.waiting_for_grid || b.waiting_for_cluster)
-            fail("returned while %u threads of its block wait at a barrier",
-                 b.waiting + b.waiting_for_grid + b.waiting_for_cluster);
+        if (b.waiting || b.waiting_for_cluster)
+            fail("returned while %u threads of its block wait at a barrier", b.waiting + b.waiting_for_cluster);
         sleep(State::done);
     }
 }
@@ -101,7 +87,6 @@ inline void run(Fiber& f) {
 }
 
 inline void run_warp(Block& b, Warp& warp, Fiber* first_lane) {
-    show_to(b);
     const unsigned chosen = warp.ready, start = unsigned(draw()), step = unsigned(draw()) | 1;
     for (unsigned i = 0; i < WARP; ++i) {
         const unsigned lane = (start + i * step) % WARP;
@@ -121,7 +106,6 @@ inline bool look_again(int& rounds, uint64_t& progress) {
             }
     rounds = progress == launch->progress ? rounds + 1 : 0;
     progress = launch->progress;
-    if (rounds) bring_out_one();
     land_one();
     shuffle_order();
     return any;
@@ -133,8 +117,7 @@ inline bool look_again(int& rounds, uint64_t& progress) {
         for (Block& b : blocks)
             for (unsigned i = 0; b.active && i < launch->threads; ++i) {
                 const State state = b.fibers[i].state;
-                const bool waits = state == State::at_barrier || state == State::at_grid_barrier ||
-                                   state == State::at_cluster_barrier;
+                const bool waits = state == State::at_barrier || state == State::at_cluster_barrier;
                 if (state == State::done || at_barrier != waits)
                     continue;
                 now = &b.fibers[i];
@@ -217,7 +200,6 @@ inline void prepare() {
     l.order.resize(resident * l.warps);
     for (size_t i = 0; i < l.order.size(); ++i) l.order[i] = unsigned(i);
     shuffle_order();
-    if (l.request->cooperative) l.floor.assign(count, 0);
     blocks.resize(resident);
     for (size_t k = 0; k < resident; ++k) {
         blocks[k].slot = uint32_t(k);

@@ -76,7 +76,7 @@ struct View {
     }
 };
 
-enum class State { ready, at_barrier, at_grid_barrier, at_cluster_barrier, at_exchange, polling, done };
+enum class State { ready, at_barrier, at_cluster_barrier, at_exchange, polling, done };
 
 // Lanes of one warp that exchange values under one mask. Two sets of slots are enough: nobody begins the exchange
 // after the next before everybody has read this one.
@@ -107,7 +107,7 @@ struct Cell {
 struct Block {
     uint3 index;
     uint32_t number = 0, slot = 0;
-    unsigned waiting = 0, waiting_for_grid = 0, waiting_for_cluster = 0, done = 0, ordered = EVERYWHERE;
+    unsigned waiting = 0, waiting_for_cluster = 0, done = 0, ordered = EVERYWHERE;
     uint32_t epoch[2] = {0, 0};  // barriers that ordered shared memory, and global memory
     bool active = false;
     size_t static_bytes = 0, arena_used = 0;
@@ -139,11 +139,9 @@ struct Launch {
     std::vector<unsigned> order;     // of warps: the first that can run does
     size_t next = 0;                 // of `sequence`: the block that begins next
     std::vector<uint32_t> sequence;  // blocks in the order in which they begin
-    unsigned at_grid_barrier = 0;
     uint64_t progress = 0;           // grows with everything that another thread could be waiting for
     int until_switch = 1;
     bool views = false;              // whether any thread has learned anything from a flag
-    std::vector<uint32_t> floor;     // of each block: accesses before this epoch are known to everybody
     std::vector<void*> values;
     jmp_buf scheduler;
     sigjmp_buf failed;
