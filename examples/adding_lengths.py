@@ -14,28 +14,23 @@ last update, at a seed that is none of those shown. Verdict: a norm has no probl
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import duoln
 from duoln import Stream
 from duoln.examples import adding, records
-from duoln.examples.adding import CHOICE_SEED, Adder, Settings
-from duoln.examples.adding_record import SOLVED, Record, Run
+from duoln.examples.adding import CHOICE_SEED, SOLVED, Adder, Record, Run, Settings
 from duoln.extend import Backend
 from duoln.nn import with_population
 from duoln.ops.recurrent.variants import Norm
-from duoln.system.paths import path_argument
 
 NORMS: tuple[Norm, ...] = ("layer", "batch", "none")
 RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 LENGTHS = (50, 75, 100, 200)
-SETTINGS = Settings()
 _ROWS = 1000
 
 
@@ -53,23 +48,6 @@ def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settin
                {length: float(f"{error:.4g}") if math.isfinite(error) else None for length, error in errors.items()})
 
 
-def measure(seeds: int, rates: Sequence[float], backend: Backend, settings: Settings, out: Path) -> Record:
-    """Choose a rate for each norm, then train it from the seeds 0 to `seeds` - 1; the record is written to `out` after
-    each run.
-    """
-    record = Record(backend.name, vars(settings), [])
-    for seed, rate in [*((CHOICE_SEED, rate) for rate in rates), *((seed, None) for seed in range(seeds))]:
-        for norm in NORMS:
-            at = record.chosen(norm) if rate is None else rate
-            assert at is not None
-            run = train(norm, at, seed, backend, settings)
-            record.runs.append(run)
-            print(f"norm {norm}, rate {run.rate:g}, seed {seed}: errors {dict(run.errors)}, {run.seconds:.0f} s",
-                  file=sys.stderr, flush=True)
-            records.write(record, out)
-    return record
-
-
 def table(record: Record) -> str:
     """A line for each norm: its error at each length, over the seeds."""
     lines = [f"The adding problem, trained at {record.settings['length']} time steps: mean squared error by the length "
@@ -83,23 +61,18 @@ def table(record: Record) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Record:
+def main(argv: Sequence[str] | None = None, settings: Settings | None = None) -> Record:
     """Train, print the table, write `adding_lengths.json`."""
-    parser = argparse.ArgumentParser(prog="python -m duoln.examples.adding_lengths", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
+    parser = records.parser("adding_lengths", __doc__)
     parser.add_argument("--choose", type=float, nargs="+", default=list(RATES), metavar="RATE",
                         help="the rates of which one is chosen for each norm (default: 0.001 0.003 0.01 0.03)")
-    parser.add_argument("--out", type=path_argument, default=Path("runs/adding_lengths"), metavar="DIR",
-                        help="default: runs/adding_lengths")
     args = parser.parse_args(argv)
     if args.seeds < 1:
         parser.error(f"--seeds: expected at least 1, found {args.seeds}")
     out = args.out / "adding_lengths.json"
-    record = measure(args.seeds, args.choose, duoln.backend(), settings, out)
+    record = adding.measure(train, NORMS, (), args.seeds, args.choose, settings or Settings(), out)
     print(table(record))
-    for path in records.write(record, out, summary=table(record), dataset=records.ADDING,
-                              solved=SOLVED):
+    for path in records.write(record, out, summary=table(record), dataset=records.ADDING, solved=SOLVED):
         print(f"wrote {path}", file=sys.stderr)
     return record
 

@@ -117,8 +117,7 @@ class Record(NamedTuple):
     def results(self, side: str) -> list[Run]:
         """The runs of a side at its rate, one a seed."""
         tried = {run.rate: run.losses[-1] for run in self.runs if run.side == side and run.seed == 0}
-        rate = min(tried, key=lambda rate: tried[rate] if np.isfinite(tried[rate]) else np.inf)
-        return [run for run in self.runs if (run.side, run.rate) == (side, rate)]
+        return [run for run in self.runs if (run.side, run.rate) == (side, records.best(tried))]
 
 
 class Training:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from inspect import signature
 from pathlib import Path
@@ -17,6 +18,7 @@ from duoln.extend import Backend
 from duoln.pictures.drawing import can_draw
 from duoln.runs.commit import commit_words, git
 from duoln.system.filesystem import make_folder, write_own
+from duoln.system.paths import path_argument
 
 R = TypeVar("R")
 _MOST_BYTES = 1 << 24
@@ -63,6 +65,21 @@ def read(path: Path, record: Callable[..., R], run: Callable[..., Any]) -> R:
 def where(backend: Backend) -> str:
     """The commit of the code and the machine, which a run notes."""
     return f"commit {commit_words(git())}, {backend.device}"
+
+
+def best(tried: Mapping[float, float]) -> float:
+    """The rate of the lowest of some last losses, by their rates."""
+    return min(tried, key=lambda rate: math.inf if math.isnan(tried[rate]) else tried[rate])
+
+
+def parser(name: str, text: str | None) -> argparse.ArgumentParser:
+    """The parser of an example's command, with `--seeds` and `--out`; `text` is the docstring of its module."""
+    made = argparse.ArgumentParser(prog=f"python -m duoln.examples.{name}", description=text,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seeds", type=int, default=1, metavar="N", help="from the seeds 0 to N - 1 (default 1)")
+    made.add_argument("--out", type=path_argument, default=Path(f"runs/{name}"), metavar="DIR",
+                      help=f"default: runs/{name}")
+    return made
 
 
 def spread(values: Sequence[float], form: str) -> str:

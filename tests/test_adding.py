@@ -1,6 +1,5 @@
 """The adding problem: its data, its rule for the rate, its record, table and picture."""
 
-import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,8 +8,8 @@ import numpy as np
 import pytest
 
 from duoln.errors import DataError
-from duoln.examples import adding, adding_record, records
-from duoln.examples.adding_record import Record, Run
+from duoln.examples import adding, records
+from duoln.examples.adding import Record, Run
 from duoln.randomness import Stream
 from duoln.testing import check_error
 
@@ -94,7 +93,7 @@ def test_the_updates_until_a_loss_stays_low(losses, updates):
 def test_the_table_has_the_median_and_the_range():
     losses = {"layer": [[0.3, 0.2, 0.1], [0.03, 0.02, 0.001], [0.3, 0.3, 0.2]], "none": [[0.5, 0.4, 0.3]]}
     record = _record(*((norm, 0.1, seed, False, run) for norm, runs in losses.items() for seed, run in enumerate(runs)), updates=30)
-    _, _, _, headings, layer, none = adding_record.table(record).splitlines()
+    _, _, _, headings, layer, none = adding.table(record).splitlines()
     assert "after 10 updates" in headings and "after 30 updates" in headings
     assert layer.split() == ["0.1", "layer", "3", "0.30000", "(0.03000-0.30000)", "0.10000", "(0.00100-0.20000)", "never", "(30-never)"]
     assert none.split() == ["0.1", "none", "1", "0.50000", "0.30000", "never"]
@@ -115,14 +114,10 @@ def test_the_record_is_of_five_seeds_and_of_the_settings_in_the_program(committe
             assert [run.seed for run in committed.results(norm, rate)] == list(range(5))
 
 
-def test_the_table_in_the_results_is_that_of_the_record(committed):
-    assert f"```text\n{adding_record.table(committed)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
-
-
-def test_the_table_of_norms_is_that_of_its_record():
-    record = records.read(EXAMPLES / "adding_norms.json", Record, Run)
-    assert f"```text\n{adding_record.table(record)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
-    assert {run.norm for run in record.runs} == {"layer", "none", "layer-plain", "layer-detached", "rms", "tanh"}
+@pytest.mark.parametrize("name", ["adding.json", "adding_norms.json"])
+def test_the_table_in_the_results_is_that_of_the_record(name):
+    record = records.read(EXAMPLES / name, Record, Run)
+    assert f"```text\n{adding.table(record)}\n```" in (EXAMPLES / "RESULTS.md").read_text()
 
 
 @pytest.mark.minutes
@@ -137,15 +132,10 @@ def test_a_run_of_the_record_is_made_again(committed, numpy_backend):
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_the_picture_has_a_panel_a_rate_and_both_variants_in_each(committed, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(adding_record, "_panel", lambda panel, record, rate, draw=adding_record._panel: (draw(panel, record, rate), drawn.append(
+    monkeypatch.setattr(adding, "_panel", lambda panel, record, rate, draw=adding._panel: (draw(panel, record, rate), drawn.append(
         (panel.get_title(), [(line.get_label(), line.get_color(), line.get_linestyle()) for line in panel.get_lines()]))))
-    adding_record.draw(committed, tmp_path / "a.png")
+    adding.draw(committed, tmp_path / "a.png")
     assert [title.splitlines()[0] for title, _ in drawn] == [f"learning rate {rate:g}" for rate in committed.rates()]
     assert sum("chosen for" in title for title, _ in drawn) in (1, 2)
     for _, lines in drawn:
         assert lines[:2] == [("layer norm", "#0072B2", "-"), ("plain LSTM", "#E69F00", "--")] and len(lines) == 3
-
-
-def test_the_record_is_small():
-    assert (EXAMPLES / "adding.json").stat().st_size < 100_000
-    json.loads((EXAMPLES / "adding.json").read_text())

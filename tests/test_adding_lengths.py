@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from duoln.examples import adding, adding_lengths, records
+from duoln.examples.adding import SOLVED, Record, Run
 from duoln.examples.adding_lengths import LENGTHS, NORMS
-from duoln.examples.adding_record import SOLVED, Record, Run
 from duoln.plugins.paper.findings import read_finding
 
 EXAMPLES = Path(adding.__file__).parent

@@ -9,7 +9,7 @@ import pytest
 from conftest import ON_NUMPY
 
 from duoln import cli
-from duoln.examples import lstm, own_operator, own_task, training_loop
+from duoln.examples import own_operator, own_task, training_loop
 from duoln.examples.own_task import Spirals
 from duoln.examples.own_text import OwnText
 from duoln.testing import check_op, check_task
@@ -32,16 +32,6 @@ def test_own_task_learns_from_the_command_line(tmp_path, monkeypatch, capsys):
 def test_the_training_loop_learns_digits():
     """Ten classes: a network that has learnt nothing errs on 90 % of them."""
     assert training_loop.main(updates=60) < 0.5
-
-
-def test_the_lstm_learns_what_it_is_shown(numpy_backend):
-    """Two classes: one that has learnt nothing errs on half of them."""
-    assert lstm.train("layer", numpy_backend, updates=60) < 0.35
-
-
-def test_the_lstm_compares_both_variants():
-    errors = lstm.main(updates=2)
-    assert set(errors) == {"none", "layer"} and all(0 <= error <= 1 for error in errors.values())
 
 
 def test_own_operator_checks_itself_and_finds_the_least_value():

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from duoln.errors import DataError, UsageError
-from duoln.examples import adding, length_and_batch, length_and_batch_record as maps, records
-from duoln.examples.length_and_batch_record import Cell, Record, Run
+from duoln.examples import adding, length_and_batch as maps, records
+from duoln.examples.length_and_batch import Cell, Record, Run
 from duoln.testing import check_error
 
 TINY = adding.Settings(hidden=4, updates=6, every=2, validation_rows=10)
@@ -31,13 +31,13 @@ def test_learnt_is_three_validations_in_a_row_below_the_level(losses, first):
 
 def test_a_run_ends_when_it_has_learnt_unless_a_rate_is_chosen_by_it(numpy_backend, monkeypatch):
     monkeypatch.setattr(adding, "validations", lambda *args: iter([0.1, 0.01, 0.01, 0.01, 0.01, 0.02]))
-    ends = {seed: length_and_batch.train(Cell(6, 4), "layer", 0.1, seed, numpy_backend, TINY) for seed in (0, adding.CHOICE_SEED)}
+    ends = {seed: maps.train(Cell(6, 4), "layer", 0.1, seed, numpy_backend, TINY) for seed in (0, adding.CHOICE_SEED)}
     assert len(ends[0].losses) == 4 and not ends[0].choice
     assert len(ends[adding.CHOICE_SEED].losses) == 6 and ends[adding.CHOICE_SEED].choice
 
 
 def test_cells_are_planned_seed_by_seed_and_the_quick_ones_first():
-    plan = list(length_and_batch.planned([25, 500], [2, 128], 2))
+    plan = list(maps.planned([25, 500], [2, 128], 2))
     cells = [Cell(25, 2), Cell(500, 2), Cell(25, 128), Cell(500, 128)]
     assert plan == [(seed, cell) for seed in (0, 1) for cell in cells]
 
@@ -53,47 +53,34 @@ def _lengths_trained(monkeypatch):
 @pytest.mark.long
 def test_a_record_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "can_draw", lambda: False)  # another test draws
-    monkeypatch.setattr(length_and_batch, "CHOICE", Cell(5, 3))
+    monkeypatch.setattr(maps, "CHOICE", Cell(5, 3))
     trained = _lengths_trained(monkeypatch)
     asked = [*ASKED, "--choose", "0.01", "0.1", "--out", str(tmp_path)]
-    first = length_and_batch.main(asked, TINY)
+    first = maps.main(asked, TINY)
     table = capsys.readouterr().out
     assert [t[2:] for t in trained[:4]] == [(100, 5, 3)] * 4 and len(trained) == 4 + 8
     assert {t[:2] for t in trained[4:]} == set(first.rates.items())
-    assert length_and_batch.main(asked, TINY) == first == records.read(tmp_path / "length_and_batch.json", Record, Run)
+    assert maps.main(asked, TINY) == first == records.read(tmp_path / "length_and_batch.json", Record, Run)
     assert len(trained) == 12 and capsys.readouterr().out == table
     path = tmp_path / "length_and_batch.json"
     content = json.loads(path.read_text())
     content["runs"] = [run for run in content["runs"] if (run["length"], run["batch_size"]) != (6, 4)]
     path.write_text(json.dumps(content))
-    again = length_and_batch.main([*asked, "--seeds", "2"], TINY)
+    again = maps.main([*asked, "--seeds", "2"], TINY)
     assert [t[2:] for t in trained[12:14]] == [(0, 6, 4)] * 2 and {t[2] for t in trained[14:]} == {1} and len(trained) == 12 + 2 + 8
     assert [run.losses for run in again.runs if (run.length, run.batch_size, run.seed) == (6, 4, 0)] == [
         run.losses for run in first.runs if (run.length, run.batch_size) == (6, 4)]
 
 
-def test_two_records_are_joined_without_a_run_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "can_draw", lambda: False)
-    asked = ["--batches", "2", "--rate", "0.01"]
-    for length in ("4", "5"):
-        length_and_batch.main([*asked, "--lengths", length, "--out", str(tmp_path / length)], TINY)
-    trained = _lengths_trained(monkeypatch)
-    files = [str(tmp_path / length / "length_and_batch.json") for length in ("4", "5")]
-    whole = length_and_batch.main([*asked, "--lengths", "4", "5", "--out", str(tmp_path / "4"), "--add", *files], TINY)
-    assert trained == [] and [(run.length, run.norm) for run in whole.runs] == [(n, v) for n in (4, 5) for v in adding.VARIANTS]
-    larger = dataclasses.replace(TINY, hidden=5)
-    check_error(UsageError, lambda: length_and_batch.main([*asked, "--out", str(tmp_path / "a"), "--add", files[0]], larger), files[0])
-
-
 def test_what_is_refused(tmp_path):
     for asked, words in ((["--lengths", "1"], ["--lengths", "2"]), (["--batches", "0"], ["--batches"]), (["--seeds", "0"], ["--seeds"]),
                          (["--updates", "1"], ["--updates", "at least 2"])):
-        check_error(UsageError, lambda a=asked: length_and_batch.main([*a, "--out", str(tmp_path)], TINY), *words)
-    length_and_batch.main(["--lengths", "4", "--batches", "2", "--rate", "0.01", "--out", str(tmp_path)], TINY)
+        check_error(UsageError, lambda a=asked: maps.main([*a, "--out", str(tmp_path)], TINY), *words)
+    maps.main(["--lengths", "4", "--batches", "2", "--choose", "0.01", "--out", str(tmp_path)], TINY)
     larger = dataclasses.replace(TINY, hidden=5)
-    check_error(UsageError, lambda: length_and_batch.main([*ASKED, "--out", str(tmp_path)], larger), "'hidden': 5", "'hidden': 4")
+    check_error(UsageError, lambda: maps.main([*ASKED, "--out", str(tmp_path)], larger), "'hidden': 5", "'hidden': 4")
     (tmp_path / "length_and_batch.json").write_text('{"runs": [{}]}')
-    check_error(DataError, lambda: length_and_batch.main([*ASKED, "--out", str(tmp_path)], TINY), "length_and_batch.json")
+    check_error(DataError, lambda: maps.main([*ASKED, "--out", str(tmp_path)], TINY), "length_and_batch.json")
 
 
 # The map -------------------------------------------------------------------------------------------------
@@ -128,10 +115,6 @@ def test_gains_are_bounds_where_one_never_learns():
                      (50, 8, 0): (0, None)}
 
 
-def test_the_rate_is_chosen_by_the_last_loss():
-    assert RECORD.chosen("none", [0.5, 0.1, 0.9]) == 0.1 and RECORD.chosen("none", [0.5, 0.9]) == 0.9
-
-
 def test_the_table_has_a_line_a_length():
     lines = [" ".join(line.split()) for line in maps.table(RECORD).splitlines()[-4:]]
     assert lines == ["length batch 2 batch 8", "25 4 (80 / 20) >2 (never / 50)", "50 <0.4 (40 / never) neither", "100 - -"]
@@ -158,7 +141,7 @@ def test_an_error_that_is_not_finite_is_kept(tmp_path):
 
 
 def test_the_table_in_the_results_is_that_of_the_committed_record():
-    examples = Path(length_and_batch.__file__).parent
+    examples = Path(maps.__file__).parent
     record = records.read(examples / "length_and_batch.json", Record, Run)
     finding = json.loads((examples / "length_and_batch.json").read_text())
     assert finding["ratios"] == record.gains() and finding["summary"] == maps.table(record)

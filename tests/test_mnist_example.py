@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from duoln.errors import DataError, UsageError
-from duoln.examples import mnist, mnist_record, records
-from duoln.examples.mnist_record import Record, Run
+from duoln.examples import mnist, records
+from duoln.examples.mnist import Record, Run
 from duoln.pictures.drawing import can_draw
 from duoln.testing import check_error
 
@@ -38,23 +38,23 @@ def _record(*ends):
 
 
 def test_the_table_has_the_median_and_the_range():
-    lines = mnist_record.table(_record(0.3, 0.1, 0.2)).splitlines()
+    lines = mnist.table(_record(0.3, 0.1, 0.2)).splitlines()
     assert lines[0] == "MNIST, 784-3-3-10 units, median (least to greatest) of 3 seeds"
     told = [" ".join(line.split()) for line in lines[2:4]]
     assert told == ["batches of 128 train NLL, update 10 train NLL, update 20 test error",
                     "no norm 2.000 (2.000-2.000) 0.200 (0.100-0.300) 2.0 (1.0-3.0) %"]
-    assert "one seed" in mnist_record.table(_record(0.3))
+    assert "one seed" in mnist.table(_record(0.3))
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not can_draw(), reason="pictures need matplotlib")
 def test_the_picture_has_a_panel_for_each_batch_size(tmp_path):
-    assert mnist_record.draw(_record(0.3, 0.1), tmp_path / "mnist.png").stat().st_size > 10_000
+    assert mnist.draw(_record(0.3, 0.1), tmp_path / "mnist.png").stat().st_size > 10_000
 
 
 def test_what_the_results_show_is_the_record():
     record, page = records.read(EXAMPLES / "mnist.json", Record, Run), (EXAMPLES / "RESULTS.md").read_text(encoding="utf-8")
-    assert mnist_record.table(record) in page
+    assert mnist.table(record) in page
     assert json.dumps(record.settings) == json.dumps(mnist.Settings()._asdict())
     for size in (128, 4):
         pairs = zip(record.of("ln", size), record.of("bn", size), strict=True)

@@ -41,6 +41,8 @@ class Expected(NamedTuple):
     dtype: str
     """As NumPy writes it, such as "i2" or "u1"; "U" is text of any width."""
     rank: int
+    rows: str = ""
+    """The name of the rows along the first axis: arrays whose rows have one name are equally long."""
 
     def __str__(self) -> str:
         kind = "text" if self.dtype == "U" else np.dtype(self.dtype).name
@@ -52,11 +54,12 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
 
     Raises:
         DataMissingError: there is no such file. DataError: it cannot be read.
-        DataFormatError: no .npz archive, a damaged one, one without an array, or an array of another dtype or rank,
-            pickled, larger than what follows its header, or larger than is believed of a file of that size. The message
-            names file and array.
+        DataFormatError: no .npz archive, a damaged one, one without an array, or an array of another dtype, rank or
+            number of rows, pickled, larger than what follows its header, or larger than is believed of a file of that
+            size. The message names file and array.
     """
-    values = {}
+    values: dict[str, np.ndarray] = {}
+    first_of: dict[str, str] = {}
     with opened(path, ".npz archive") as file, zipfile.ZipFile(file) as archive:
         members = {info.filename: info for info in archive.infolist()}
         budget = most_unpacked(size_of(file), _MAX_BYTES)
@@ -74,7 +77,19 @@ def read_npz(path: Path, arrays: Mapping[str, Expected]) -> dict[str, np.ndarray
             budget -= info.file_size
             with archive.open(info) as raw:
                 values[name] = _array(where, raw, info.file_size, expected)
+            first = first_of.setdefault(expected.rows or name, name)
+            if expected.rows and len(values[name]) != len(values[first]):
+                raise DataFormatError(where, 0, f"{len(values[first])} {expected.rows}, as {first} has",
+                                      len(values[name]))
     return values
+
+
+def check_offsets(where: str, offsets: np.ndarray, total: int, least: int = 1) -> None:
+    """Raises DataFormatError for offsets that do not climb from 0 to `total`, each by `least` or more."""
+    steps = np.diff(offsets)
+    if not len(steps) or offsets[0] != 0 or offsets[-1] != total or steps.min() < least:
+        ends = f"{offsets[0]} to {offsets[-1]}, the smallest step {steps.min()}" if len(steps) else "none"
+        raise DataFormatError(where, 0, f"offsets that climb from 0 to {total} by {least} or more", ends)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> Path:

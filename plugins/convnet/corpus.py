@@ -138,15 +138,13 @@ def read_subset(path: Path) -> dict[str, Images]:
         DataFormatError: no .npz archive, or an array in it is missing, damaged, of another dtype or shape, or empty;
             or a label is above 9.
     """
-    arrays = read_npz(path, {f"{split}_{what}": Expected("u1", rank) for split in FILES
+    arrays = read_npz(path, {f"{split}_{what}": Expected("u1", rank, f"images of {split}") for split in FILES
                              for what, rank in (("images", 4), ("labels", 1))})
     images_of = {}
     for split in FILES:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
         if images.shape[1:] != _SHAPE or not len(images):
             raise DataFormatError(f"{path}: {split}_images", 0, "shape (images, 3, 32, 32)", images.shape)
-        if len(labels) != len(images):
-            raise DataFormatError(f"{path}: {split}_labels", 0, f"{len(images)} labels", len(labels))
         strange = np.flatnonzero(labels >= CLASSES)
         if len(strange):
             raise DataFormatError(f"{path}: {split}_labels", int(strange[0]), f"labels of at most {CLASSES - 1}",

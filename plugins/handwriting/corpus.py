@@ -11,7 +11,7 @@ import numpy as np
 
 from duoln.data import read_npz
 from duoln.data.files import packed_or_not, search_folders
-from duoln.data.npz import Expected, write_npz
+from duoln.data.npz import Expected, check_offsets, write_npz
 from duoln.errors import DataError, DataFormatError
 from duoln.tasks import Dataset
 from duoln.tasks.originals import absent, locate
@@ -19,8 +19,8 @@ from duoln.tasks.originals import absent, locate
 SPLITS = ("train", "valid", "test")
 WHOLE_CORPUS = 12_000
 """Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""
-ARRAYS = {"dx": Expected("i2", 1), "dy": Expected("i2", 1), "pen_up": Expected("u1", 1), "offsets": Expected("i8", 1),
-          "text": Expected("U", 1), "line_id": Expected("U", 1)}
+ARRAYS = {"dx": Expected("i2", 1, "points"), "dy": Expected("i2", 1, "points"), "pen_up": Expected("u1", 1, "points"),
+          "offsets": Expected("i8", 1), "text": Expected("U", 1, "lines"), "line_id": Expected("U", 1, "lines")}
 """The arrays of a prepared file."""
 
 
@@ -96,19 +96,10 @@ def read_lines(path: Path) -> list[Line]:
             or with more characters than points.
     """
     arrays = read_npz(path, ARRAYS)
-    points = len(arrays["dx"])
-    for name in ("dy", "pen_up"):
-        if len(arrays[name]) != points:
-            raise DataFormatError(f"{path}: {name}", 0, f"{points} values, as dx has", len(arrays[name]))
     offsets = arrays["offsets"]
-    count = len(offsets) - 1
-    if count < 1 or offsets[0] != 0 or offsets[-1] != points or (np.diff(offsets) < 2).any():
-        steps = f", the smallest step {np.diff(offsets).min()}" if count >= 1 else ""
-        ends = f"{offsets[0]} to {offsets[-1]}{steps}" if len(offsets) else "none"
-        raise DataFormatError(f"{path}: offsets", 0, f"offsets that climb from 0 to {points} by 2 or more", ends)
-    for name in ("text", "line_id"):
-        if len(arrays[name]) != count:
-            raise DataFormatError(f"{path}: {name}", 0, f"{count} lines, as the offsets have", len(arrays[name]))
+    check_offsets(f"{path}: offsets", offsets, len(arrays["dx"]), least=2)
+    if len(arrays["text"]) != len(offsets) - 1:
+        raise DataFormatError(f"{path}: text", 0, f"{len(offsets) - 1} lines, as the offsets have", len(arrays["text"]))
     if arrays["pen_up"].max() > 1:
         position = int(np.argmax(arrays["pen_up"] > 1))
         raise DataFormatError(f"{path}: pen_up", position, "0 or 1", int(arrays["pen_up"][position]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -22,6 +23,9 @@ _MAX_BYTES = 4 * MOST_SAMPLES
 _FLAC_BLOCK = 1 << 16
 _SPHERE = b"NIST_1A\n"
 _SPHERE_SMALLEST, _SPHERE_LARGEST = 16, 1 << 16
+_SPHERE_FIELDS = {"sample_coding": "pcm|", "channel_count": "1", "sample_n_bytes": "2", "sample_byte_format": "01|10|",
+                  "sample_rate": "[1-9][0-9]{0,8}", "sample_count": "[0-9]{1,9}"}
+"""The form of each field of a header that is read; nothing stands for a field that may be missing."""
 
 
 class Sound(NamedTuple):
@@ -47,7 +51,12 @@ def read_audio(path: Path, rate: int | None = None) -> Sound:
         UsageError: the file is FLAC, and soundfile is not installed.
     """
     content = read_whole(path, _MAX_BYTES, "sound file")
-    sound = _reader(path, content)(path, content)
+    reader = next((read for magic, read in ((b"RIFF", _riff), (_SPHERE, _sphere), (b"fLaC", _flac))
+                   if content.startswith(magic)), None)
+    if reader is None:
+        raise DataFormatError(path, 0, "a RIFF wav, NIST SPHERE or FLAC file",
+                              f"{content[:8]!r}" if content else "an empty file")
+    sound = reader(path, content)
     if rate is not None and sound.rate != rate:
         raise DataFormatError(path, 0, f"a rate of {rate} Hz", sound.rate)
     if not 1 <= len(sound.samples) <= MOST_SAMPLES:
@@ -75,14 +84,6 @@ def audio_length(path: Path, rate: int) -> int:
                 raise DataFormatError(path, 0, f"1 to {MOST_SAMPLES} samples at {rate} Hz", f"{count} at {own_rate} Hz")
             return count
     return len(read_audio(path, rate).samples)
-
-
-def _reader(path: Path, content: bytes) -> Callable[[Path, bytes], Sound]:
-    for magic, reader in ((b"RIFF", _riff), (_SPHERE, _sphere), (b"fLaC", _flac)):
-        if content.startswith(magic):
-            return reader
-    raise DataFormatError(path, 0, "a RIFF wav, NIST SPHERE or FLAC file",
-                          f"{content[:8]!r}" if content else "an empty file")
 
 
 @contextmanager
@@ -131,29 +132,14 @@ def _sphere(path: Path, content: bytes) -> Sound:
             fields[words[0]] = words[2].strip()
     else:
         raise DataFormatError(path, size, "end_head", "the end of the header")
-    coding = fields.get("sample_coding", "pcm")
-    if coding != "pcm":
-        raise DataFormatError(path, 0, "sample_coding pcm (uncompressed: `w_decode -o pcm` or `sph2pipe` makes it so)",
-                              coding)
-    for name, wanted in (("channel_count", 1), ("sample_n_bytes", 2)):
-        if _whole(path, fields, name) != wanted:
-            raise DataFormatError(path, 0, f"{name} {wanted}", fields[name])
-    order = fields.get("sample_byte_format", "01")
-    if order not in ("01", "10"):
-        raise DataFormatError(path, 0, "sample_byte_format 01 or 10", order)
-    rate, count = _whole(path, fields, "sample_rate"), _whole(path, fields, "sample_count")
-    if not rate:
-        raise DataFormatError(path, 0, "a sample_rate above 0", rate)
+    for name, wanted in _SPHERE_FIELDS.items():
+        if not re.fullmatch(wanted, fields.setdefault(name, "")):
+            raise DataFormatError(path, 0, f"{name} {wanted} (pcm is uncompressed: `w_decode -o pcm` or `sph2pipe`)",
+                                  repr(fields[name][:40]) if fields[name] else "none")
+    rate, count = int(fields["sample_rate"]), int(fields["sample_count"])
     if 2 * count > len(content) - size:
         raise DataFormatError(path, size, f"{2 * count} bytes, as sample_count claims", len(content) - size)
-    return _sound(rate, np.frombuffer(content, "<i2" if order == "01" else ">i2", count, size))
-
-
-def _whole(path: Path, fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise DataFormatError(path, 0, f"a whole number as {name}", repr(text[:40]) if text else "none")
-    return int(text)
+    return _sound(rate, np.frombuffer(content, ">i2" if fields["sample_byte_format"] == "10" else "<i2", count, size))
 
 
 # FLAC -------------------------------------------------------------------------------------------------

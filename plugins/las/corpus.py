@@ -1,16 +1,57 @@
-"""A corpus: utterances with their transcripts, in three sets."""
+"""The symbols that the speller writes, and a corpus: utterances with their transcripts, in three sets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from duoln import Stream
-from duoln.plugins.las.alphabet import Alphabet
+from duoln.errors import DataFormatError
 from duoln.tasks import Dataset
 from duoln.tasks.originals import DATA_SEED
+
+PHONES = ("aa", "ae", "ah", "aw", "ay", "b", "ch", "d", "dh", "dx", "eh", "er", "ey", "f", "g", "hh", "ih", "iy", "jh",
+          "k", "l", "m", "n", "ng", "ow", "oy", "p", "r", "s", "sh", "sil", "t", "th", "uh", "uw", "v", "w", "y", "z")
+"""The 39 classes of Lee and Hon (1989)."""
+
+FOLDED = {
+    **{phone: phone for phone in PHONES if phone != "sil"}, "ao": "aa", "ax": "ah", "ax-h": "ah", "axr": "er",
+    "hv": "hh", "ix": "ih", "el": "l", "em": "m", "en": "n", "nx": "n", "eng": "ng", "zh": "sh", "ux": "uw",
+    **dict.fromkeys(("pcl", "tcl", "kcl", "bcl", "dcl", "gcl", "h#", "pau", "epi"), "sil")}
+"""TIMIT's labels but the glottal stop, which is left out, as the 39."""
+LEFT_OUT = "q"
+
+CHARACTERS = (*string.ascii_lowercase, " ", "'")
+
+
+class Alphabet:
+    """Symbols as classes: `end` is 0, the symbols follow."""
+
+    end = 0
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self.symbols = tuple(symbols)
+        self.classes = len(symbols) + 1
+        self._index = {symbol: k for k, symbol in enumerate(self.symbols, start=1)}
+
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self._index
+
+    def encode(self, symbols: Sequence[str]) -> np.ndarray:
+        """Their classes, int32, without the end."""
+        return np.array([self._index[symbol] for symbol in symbols], np.int32)
+
+    def decode(self, classes: np.ndarray) -> list[str]:
+        """The symbols before the first end."""
+        ends = np.flatnonzero(classes == self.end)
+        return [self.symbols[k - 1] for k in classes[:ends[0] if len(ends) else len(classes)]]
+
+
+TIMIT, LETTERS = Alphabet(PHONES), Alphabet(CHARACTERS)
+
 
 SETS = ("train", "dev", "test")
 MOST_BYTES = 1 << 20
@@ -57,3 +98,18 @@ def joined(source: Corpus, words: int) -> Corpus:
         sets[name] = [clip(f"{name} clip {k}", [utterances[i] for i in row]) for k, row in enumerate(chosen)]
     dataset = source.dataset._replace(name=f"{source.dataset.name}, {words} a clip")
     return source._replace(dataset=dataset, sets=sets)
+
+
+def spelled(name: str, text: str) -> tuple[str, ...]:
+    """A transcript as characters, in lower case, one space between words.
+
+    Raises:
+        DataFormatError: it is empty, or has a character that the alphabet has not.
+    """
+    characters: Sequence[str] = " ".join(text.lower().split())
+    for character in characters:
+        if character not in LETTERS:
+            raise DataFormatError(name, 0, "a transcript of letters, spaces and '", f"{character!r} in {text!r:.60}")
+    if not characters:
+        raise DataFormatError(name, 0, "a transcript", "an empty one")
+    return tuple(characters)

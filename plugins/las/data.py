@@ -12,11 +12,10 @@ import numpy as np
 from duoln import Stream
 from duoln.data import Batch, Batches
 from duoln.errors import DataFormatError, UsageError
-from duoln.plugins.las import corpus, librispeech, spoken, timit
-from duoln.plugins.las.alphabet import LETTERS, TIMIT, Alphabet
-from duoln.plugins.las.corpus import Corpus, Utterance
+from duoln.plugins.las import corpus, distributed, spoken
+from duoln.plugins.las.corpus import LETTERS, TIMIT, Alphabet, Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
-from duoln.plugins.las.made import RATE, made
+from duoln.plugins.las.spoken import RATE, made
 from duoln.tasks import Splits
 from duoln.tasks.originals import first_there, original_or_made, suited_to
 from duoln.tasks.settings import check_least
@@ -26,7 +25,7 @@ Source = Literal["auto", "timit", "librispeech", "digits", "made"]
 _KEPT = 4096
 """Utterances whose features stay in memory: all of TIMIT's, 0.6 GB."""
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Corpus]]] = {
-    "timit": (timit.FOLDERS, timit.read), "librispeech": (librispeech.FOLDERS, librispeech.read),
+    "timit": (("timit",), distributed.read_timit), "librispeech": (("LibriSpeech",), distributed.read_librispeech),
     "digits": (tuple(spoken.DIGITS.values()), spoken.digits)}
 """The files of a corpus below a data folder, and its reader, which takes that folder."""
 _WHERE_FROM = {
@@ -46,7 +45,7 @@ def alphabet_of(source: Source) -> Alphabet:
 
 def rate_of(source: Source) -> int:
     """Samples a second of the corpora of a source."""
-    return {"timit": timit.RATE, "librispeech": librispeech.RATE}.get(source, RATE)
+    return distributed.RATE if source in ("timit", "librispeech") else RATE
 
 
 def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
@@ -92,13 +91,12 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         if not frame_count(utterance.length, source.rate):
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
                                   f"{utterance.length} samples at {source.rate} Hz")
-    training = source.sets["train"][:cfg.utterances]
+    training = source.sets["train"]
     with suited_to(cfg.source, why):
         if not 1 <= cfg.batch_size <= len(training):
             raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
         train = Training(training, source, cfg)
-    chosen = {name: spread(source.sets[name], cfg.evaluate_utterances) for name in ("dev", "test")}
-    chosen = {"train": spread(training, len(chosen["dev"])), **chosen}
+    chosen = {**source.sets, "train": spread(training, len(source.sets["dev"]))}
     evaluation = {name: as_split(utterances, source, cfg.mels, 2 ** cfg.pyramids, searched=name != "train")
                   for name, utterances in chosen.items()}
     return Splits(source.dataset, train, train.steps_per_epoch, evaluation, (why,))
@@ -107,7 +105,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 def check(cfg: Any) -> None:
     """Raises UsageError for a setting out of range."""
     check_least("las", cfg, mels=1, buckets=1, pyramids=0, layers=0, beam=1, longest=1, words=1, listener_hidden=1,
-                speller_hidden=1, speller_layers=1, attention=1, utterances=1, evaluate_utterances=1)
+                speller_hidden=1, speller_layers=1, attention=1)
     if cfg.pyramids + cfg.layers < 1:
         raise UsageError("[las] expected at least one layer in the listener, found none")
     for name in ("dropout", "sampling"):
@@ -119,9 +117,9 @@ def check(cfg: Any) -> None:
         raise UsageError(f"[las] expected a finite noise of at least 0, found {cfg.noise}")
 
 
-def spread(utterances: Sequence[Utterance], count: int | None) -> list[Utterance]:
-    """Evenly spread utterances, because the digits are sorted by word."""
-    count = len(utterances) if count is None else min(count, len(utterances))
+def spread(utterances: Sequence[Utterance], count: int) -> list[Utterance]:
+    """So many utterances at most, evenly spread, because the digits are sorted by word."""
+    count = min(count, len(utterances))
     return [utterances[k * len(utterances) // count] for k in range(count)]
 
 

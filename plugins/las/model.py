@@ -14,7 +14,7 @@ from duoln.nn import Params
 from duoln.nn.cells import States
 from duoln.nn.init import Initializer
 from duoln.ops.recurrent.variants import Norm
-from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.corpus import Alphabet
 
 ListenerNorm = Literal["none", "layer", "upper", "cell", "over-time"]
 SpellerNorm = Literal["none", "layer"]

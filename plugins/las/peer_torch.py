@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from duoln.nn import Params
-from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.corpus import Alphabet
 from duoln.plugins.las.task import Las
 from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import layers, parameter, training_step, walk
 
 
-def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -> Peer:
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
     """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     Layers without norms are `torch.nn.LSTM` over packed sequences; with norms a loop over time, as the speller is.
-    With `hoisted` a layer's inputs of all steps are projected and normalised before its loop.
     """
     import torch
 
@@ -34,8 +33,8 @@ def build(cfg: Any, start: Params, fused: bool = False, hoisted: bool = False) -
         both = []
         for cell, back in ((layer.forward0, False), (layer.backward0, True)):
             xs, real = (x.flip(0), mask.flip(0)) if back else (x, mask)
-            sides = cell.side(xs) if hoisted else (cell.side(step) for step in xs)
-            states = walk(torch, cell, sides, real[..., None], x.new_zeros(x.shape[1], cell.of_h.in_features))
+            first = x.new_zeros(x.shape[1], cell.of_h.in_features)
+            states = walk(torch, cell, map(cell.side, xs), real[..., None], first)
             both.append(torch.stack(states[::-1] if back else states))
         return torch.cat(both, -1) * mask[..., None]
 

@@ -13,9 +13,8 @@ from duoln import Stream, Tensor, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.pictures import drawing, style
 from duoln.plugins.las import data, search
-from duoln.plugins.las.alphabet import Alphabet
 from duoln.plugins.las.audio import read_audio
-from duoln.plugins.las.corpus import SETS
+from duoln.plugins.las.corpus import SETS, Alphabet
 from duoln.plugins.las.features import HOP_SECONDS, features
 from duoln.plugins.las.model import LasModel
 from duoln.tasks import Trained, option
@@ -56,13 +55,11 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
     """Spell some utterances and draw where the speller listened.
 
     Raises:
-        UsageError: a picture that cannot be drawn, an option out of range, or a model that has not been trained.
+        UsageError: a picture that cannot be drawn, or an option out of range.
         DataError: the corpus or the sound file is missing, damaged, or of another rate than the model has heard.
         DivergedError: the model gives no finite numbers.
     """
     drawing.check_picture(out)
-    if trained.update == 0:
-        raise UsageError("[las] expected a trained model, found one after 0 updates")
     if options.set not in SETS:
         raise UsageError(f"[las] set: expected one of {', '.join(SETS)}; found {options.set!r}")
     if not 1 <= options.count <= _MOST:

@@ -1,7 +1,8 @@
-"""The speller's own output: beam search; greedy search is the beam search with one hypothesis."""
+"""The speller's own output: beam search, of which greedy search has one hypothesis, and its error rates."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 
 from duoln import Tensor, ops, tensor
 from duoln.nn import Params
-from duoln.plugins.las.alphabet import Alphabet
+from duoln.plugins.las.corpus import LETTERS, TIMIT, Alphabet
 from duoln.plugins.las.model import Heard, Speller, Walk
 
 _NEVER = -1e30
@@ -127,3 +128,44 @@ def walk_back(symbols: np.ndarray, parents: np.ndarray) -> list[np.ndarray]:
             texts[row, t] = symbols[t, row, place]
             place = int(parents[t, row, place])
     return list(texts)
+
+
+def edits(reference: Sequence[object], heard: Sequence[object]) -> int:
+    """The fewest substitutions, deletions and insertions that make one text of the other (Levenshtein 1966)."""
+    row = list(range(len(heard) + 1))
+    for i, a in enumerate(reference, start=1):
+        before, row = row, [i]
+        for j, b in enumerate(heard, start=1):
+            row.append(min(before[j - 1] + (a != b), before[j] + 1, row[-1] + 1))
+    return row[-1]
+
+
+def error_rate(references: Sequence[Sequence[object]], heard: Sequence[Sequence[object]]) -> float:
+    """(S + D + I) / N, summed over a corpus of at least one symbol; N counts the spoken symbols, without end marks."""
+    wrong = sum(edits(a, b) for a, b in zip(references, heard, strict=True))
+    return wrong / sum(len(a) for a in references)
+
+
+def rates(references: Sequence[np.ndarray], heard: Mapping[str, Sequence[np.ndarray]], phones: bool,
+          ) -> dict[str, float]:
+    """Error rates of several searches: `per` of symbols, and `wer` of words where the symbols are characters.
+
+    Args:
+        references: the classes of each utterance; classes after an end mark do not belong to it.
+        heard: the results of each search; the key is the ending of the metric's name.
+        phones: whether the symbols are phones.
+    """
+    alphabet = TIMIT if phones else LETTERS
+    texts = [alphabet.decode(a) for a in references]
+    error_rates = {}
+    for name, search in heard.items():
+        guesses = [alphabet.decode(a) for a in search]
+        error_rates[f"per{name}"] = error_rate(texts, guesses)
+        if not phones:
+            error_rates[f"wer{name}"] = error_rate([words(t) for t in texts], [words(g) for g in guesses])
+    return error_rates
+
+
+def words(characters: Sequence[str]) -> list[str]:
+    """Characters as words, parted by spaces."""
+    return "".join(characters).split()

@@ -13,7 +13,7 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.las import data, pictures, scoring, search, spoken
+from duoln.plugins.las import data, pictures, search, spoken
 from duoln.plugins.las.features import width
 from duoln.plugins.las.model import (
     CLIP,
@@ -82,10 +82,6 @@ class LasConfig(Config):
     """Symbols of a text at most, when nobody tells the speller what was said."""
     buckets: int = 16
     """Groups of training utterances of like length; each is one shape of batch."""
-    utterances: int | None = None
-    """Train on the first so many only; none is all."""
-    evaluate_utterances: int | None = None
-    """Evaluate on so many utterances of each set, evenly spread; none is all."""
 
 
 _SMALL = {"epochs": 56, "batch_size": 32, "evaluate_every": 60, "patience": 4, "decay_steps": 840,
@@ -135,7 +131,7 @@ class Las(Task):
     x_axis = "update"
     batch_axes: ClassVar = data.BATCH_AXES
     sampling = pictures.Options
-    peers: ClassVar = {"torch": {}, "torch-hoisted": {"hoisted": True}, "torch-fused": {"fused": True}}
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: LasConfig, root: Path | None = None) -> Splits:
         return data.splits(cfg, root)
@@ -180,7 +176,7 @@ class Las(Task):
             symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
             for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
                 heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
-        error_rates = scoring.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
+        error_rates = search.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
         return {"nll": missed / len(labels), **error_rates}
 
     def layer_inputs(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> dict[str, np.ndarray]:

@@ -19,7 +19,8 @@ from duoln.tasks import Dataset
 FILE = "flickr8k_heldout_features.npz"
 CAPTIONS_LEFT = 3
 """The number of captions of each picture that its features do not know."""
-_ARRAYS = {"features": Expected("f2", 2), "split": Expected("U", 1), "captions": Expected("U", 2)}
+_ARRAYS = {"features": Expected("f2", 2, "pictures"), "split": Expected("U", 1, "pictures"),
+           "captions": Expected("U", 2, "pictures")}
 _SHOWN = 60
 
 
@@ -51,10 +52,6 @@ def read(root: Path, width: int) -> Corpus:
                               features.shape[1])
     if captions.shape[1] != CAPTIONS_LEFT:
         raise DataFormatError(f"{path}: captions", 0, f"{CAPTIONS_LEFT} captions a picture", captions.shape[1])
-    for name in ("split", "captions"):
-        if len(arrays[name]) != len(features):
-            raise DataFormatError(f"{path}: {name}", 0, f"{len(features)} entries, as there are rows of features",
-                                  len(arrays[name]))
     strange = np.flatnonzero(~np.isin(arrays["split"], SPLITS))
     if len(strange):
         raise DataEntryError(path, f"split[{strange[0]}]", f"one of {', '.join(SPLITS)}",

@@ -137,7 +137,7 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
         DataError: the file is missing or cannot be read.
         DataFormatError: it is damaged, holds no colour images, a name twice, or a photograph without captions.
     """
-    arrays = read_npz(path, {"images": Expected("u1", 4), "name": Expected("U", 1)})
+    arrays = read_npz(path, {"images": Expected("u1", 4, "images"), "name": Expected("U", 1, "images")})
     images, names = arrays["images"], arrays["name"]
     rows, columns, channels = images.shape[1:]
     if channels != 3 or not 8 <= min(rows, columns) <= max(rows, columns) <= _LARGEST or not len(images):
@@ -145,8 +145,6 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
                               f"{_LARGEST} x {_LARGEST} or less", images.shape)
     if len(images) > _MOST_PHOTOGRAPHS:
         raise DataFormatError(f"{path}: images", 0, f"at most {_MOST_PHOTOGRAPHS} images", len(images))
-    if len(names) != len(images):
-        raise DataFormatError(f"{path}: name", 0, f"{len(images)} names, as there are images", len(names))
     photographs: dict[str, np.ndarray] = {}
     for k, (name, image) in enumerate(zip(names.tolist(), images, strict=True)):
         if name in photographs:

@@ -28,7 +28,7 @@ from hostile_readers import READERS
 
 from duoln.errors import CheckpointError, DataError
 from duoln.plugins.attentive_reader import corpus as questions
-from duoln.plugins.las import audio, librispeech
+from duoln.plugins.las import audio, distributed
 from duoln.plugins.las.features import features
 from duoln.plugins.order_embeddings import data as images, flickr8k
 
@@ -200,7 +200,7 @@ BOMBS = [
     Bomb("sound (NIST SPHERE)", _sparse(hostile_readers._SPHERE.replace(b"sample_count -i 40\n", b"sample_count -i 999999999\n"), 1 << 31)),
     Bomb("sound (FLAC)", _flac(1 << 26), audio.read_audio),
     Bomb("sound (FLAC), its features", _flac(1 << 22), lambda p: features(audio.read_audio(p).samples, 16000, 40, "a")),
-    Bomb("chapter (text)", _chapter, librispeech.read_chapter, "1-2.trans.txt"),
+    Bomb("chapter (text)", _chapter, distributed.read_chapter, "1-2.trans.txt"),
     Bomb("spoken digits (npz)", _of(lambda: _npz(audio=("i2", 5 * 10**8), **_DIGITS))),
     Bomb("phones (TIMIT)", _sparse(b"", 1 << 32)),
     Bomb("phones (TIMIT)", _of(lambda: b"0 1 aa\n" * 140_000)),

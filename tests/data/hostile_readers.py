@@ -40,7 +40,7 @@ from duoln.plugins.attentive_reader.questions import parse as parse_question
 from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting, iam
-from duoln.plugins.las import audio, spoken, timit
+from duoln.plugins.las import audio, distributed, spoken
 from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books, sets, vectors
@@ -267,7 +267,7 @@ READERS = {
     "sound (NIST SPHERE)": Reader(lambda p: audio.read_audio(p), [_SPHERE, _SPHERE.replace(b"s2 01", b"s2 10")], DATA),
     "spoken digits (npz)": Reader(lambda p: spoken._read(p),
                                   [_npz(**_digits(3)), _npz(np.savez, **_digits(4))], (DataError,), mutate=_zip),
-    "phones (TIMIT)": Reader(timit.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
+    "phones (TIMIT)": Reader(distributed.read_phones, [b"0 2260 h#\n2260 4149 sh\n4149 5265 ix\n", b"0 1 q\n1 2 aa\n"], DATA),
     "checkpoint (safetensors)": Reader(checkpoint.load, [_checkpoint(3), _checkpoint(10**9, best=0.5)], (CheckpointError,)),
     "state dict of PyTorch (safetensors)": Reader(lambda p: load_pytorch(p, _MODEL, "numpy"), [_STATE, safetensors.numpy.save(
         {**safetensors.numpy.load(_STATE), "0.bias": np.full(3, np.nan, np.float16)}), _narrow("float16"), _narrow("bfloat16")], (CheckpointError,)),

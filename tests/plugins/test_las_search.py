@@ -62,11 +62,6 @@ def test_a_beam_that_holds_everything_finds_the_best(be, penalty):
         np.testing.assert_allclose(scores[row], np.sort(ranks[:, row])[::-1], rtol=1e-4)
 
 
-def test_a_penalty_favours_longer_texts(numpy_backend):
-    short, long = (sum((t != 0).sum() for t in _spelled(numpy_backend, 15, 3, p, scale=0.3)[0]) for p in (0.0, 6.0))
-    assert short < long
-
-
 def test_a_beam_of_one_is_greedy(be):
     speller, params, memory, mask = _speller()
     p, heard = _heard(be, params, memory, mask)
@@ -78,16 +73,3 @@ def test_a_beam_of_one_is_greedy(be):
         texts.append(symbols)
     written, _ = _spelled(be, 1, 6, 1.0)
     np.testing.assert_array_equal(np.array(written), np.array(texts).T)
-
-
-def test_no_beam_finds_better_than_the_one_that_holds_everything(be):
-    everything = _spelled(be, 63, 5, 0.0, scale=0.3)[1][:, 0]
-    narrow = [_spelled(be, beam, 5, 0.0, scale=0.3)[1][:, 0] for beam in (1, 4)]
-    assert all((scores <= everything + 1e-5).all() for scores in narrow)
-    assert (narrow[0] < everything - 1e-3).any()
-
-
-def test_hypotheses_are_walked_back():
-    symbols = np.array([[[1, 2]], [[1, 2]], [[0, 2]]])
-    parents = np.array([[[0, 0]], [[1, 0]], [[0, 1]]])
-    assert walk_back(symbols, parents)[0].tolist() == [2, 1, 0]

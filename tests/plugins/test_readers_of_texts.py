@@ -8,7 +8,7 @@ from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError
 from duoln.plugins.attentive_reader.corpus import members
 from duoln.plugins.handwriting import iam
-from duoln.plugins.las import timit
+from duoln.plugins.las import distributed
 from duoln.plugins.order_embeddings import flickr8k
 from duoln.plugins.skip_thoughts import corpus, data, sets
 from duoln.plugins.transformer import corpus as transformer
@@ -20,7 +20,7 @@ READERS = {
     "characters": (lambda p: len(transformer.load_books(p).classes), b"### A\nIt was.\n", 8),
     "labelled sentences": (sets.read_labelled, b"0 bad\n1 good\n", [("bad", 0), ("good", 1)]),
     "pairs": (lambda p: len(sets.read_pairs(p)), b"pair_ID\tsentence_A\tsentence_B\trelatedness_score\n1\ta\tb\t3\n", 1),
-    "phones": (timit.read_phones, b"0 800 h#\n800 900 ix\n", ("sil", "ih")),
+    "phones": (distributed.read_phones, b"0 800 h#\n800 900 ix\n", ("sil", "ih")),
     "captions": (lambda p: list(flickr8k.read_captions(p)), b"1.jpg#0\tA dog\n", ["1.jpg"]),
     "a list of images": (flickr8k.read_list, b"1.jpg\n", ["1.jpg"]),
     "a transcript": (iam.read_transcript, b"CSR:\nA b\n", ["A b"]),

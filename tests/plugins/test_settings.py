@@ -15,7 +15,7 @@ from duoln.tasks import registry
 
 SETTINGS = {
     "attentive_reader": "cc0454164a18", "convnet": "e74ba5f3a1a0", "draw": "5a0c92432fb0", "handwriting": "fcaed11c086e",
-    "las": "5a9133f1e70c", "mnist": "ceab9a6ae074", "order_embeddings": "3259f51540f5", "sequential_mnist": "77501f76c0c5",
+    "las": "15aadbaedf23", "mnist": "ceab9a6ae074", "order_embeddings": "3259f51540f5", "sequential_mnist": "77501f76c0c5",
     "skip_thoughts": "60dc6c18264a",
     "transformer": "26c7520f9fac"}
 """The beginning of a hash of each task's defaults, presets and variants. A new one says that the protocol was changed on purpose."""
