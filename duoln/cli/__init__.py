@@ -66,6 +66,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
         facts,
         find_rate,
         help,
+        keep,
         listing,
         new_task,
         one_task,
@@ -76,7 +77,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
 
     for part in (listing, facts, trained):
         part.add_commands(commands)
-    for part in (run, report, one_task, find_rate, new_task, bench, help):
+    for part in (run, report, keep, one_task, find_rate, new_task, bench, help):
         part.add_command(commands)
     if word not in (*commands.choices, "--version"):
         add_commands_of_plugins(commands, word)

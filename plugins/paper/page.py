@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln.plugins.paper.claims import Entry
+from duoln.plugins.paper.contents import Entry
 from duoln.plugins.paper.evidence import PROVENANCES, Setting
-from duoln.plugins.paper.standing import Standing, by_entry, tally
-from duoln.plugins.paper.verdict import METHOD, VERDICTS
+from duoln.plugins.paper.standing import METHOD, VERDICTS, Standing, by_entry, tally
 from duoln.runs import html
 from duoln.runs.page import curves
 from duoln.runs.series import series_of
@@ -57,7 +56,7 @@ def _section(place: int, entry: Entry, rows: Sequence[Standing],
     yield from html.table(
         ("claim", "verdict", "the paper's", "ours", "data", "length", "seeds", "rule, and command"),
         [(row.claim.text, "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published or "-",
-          row.figures(number) or row.missing, row.data or "-", row.length or "-", row.seeds or "-",
+          row.figures(number) or row.missing, *(words or "-" for words in row.basis),
           "\n".join([*([row.claim.rule.words] if row.claim.rule else []),
                      *(f"to decide it: {command}" for command in row.commands)])) for row in rows])
     differing = list(dict.fromkeys(  # claims of one entry may rest on runs of several settings

@@ -16,7 +16,7 @@ from duoln.tasks import Command
 
 if TYPE_CHECKING:
     from duoln.cli.rows_table import RowsTable
-    from duoln.plugins.paper.claims import Entry
+    from duoln.plugins.paper.contents import Entry
     from duoln.plugins.paper.evidence import Evidence
     from duoln.plugins.paper.standing import Standing
     from duoln.runs.curve import Curve
@@ -82,7 +82,7 @@ def _index(rows: Sequence[Standing]) -> RowsTable:
     """A line for each section and kind of evidence, and below it one for each kind."""
     from duoln.cli.rows_table import RowsTable
     from duoln.plugins.paper.page import TITLE
-    from duoln.plugins.paper.verdict import KINDS
+    from duoln.plugins.paper.standing import KINDS
 
     of_section: dict[tuple[str, str], list[Standing]] = {}
     for row in rows:
@@ -99,7 +99,7 @@ def _index(rows: Sequence[Standing]) -> RowsTable:
 
 def _counts(rows: Sequence[Standing]) -> str:
     """The number of claims with each verdict."""
-    from duoln.plugins.paper.verdict import VERDICTS
+    from duoln.plugins.paper.standing import VERDICTS
 
     counts = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
     return ", ".join(f"{word} {count}" for word, count in counts.items() if count)
@@ -112,7 +112,7 @@ def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | Non
         UsageError: no claim is of this section, or there is no such verdict.
     """
     from duoln.core.arguments import did_you_mean
-    from duoln.plugins.paper.verdict import VERDICTS
+    from duoln.plugins.paper.standing import VERDICTS
 
     if verdict is not None and verdict not in VERDICTS:
         raise UsageError(f"[paper] --verdict: expected one of {', '.join(map(repr, VERDICTS))}; found {verdict!r}"
@@ -127,7 +127,7 @@ def _asked_for(rows: Sequence[Standing], section: str | None, verdict: str | Non
 
 def _kept(registry: Registry) -> list[Path]:
     """The user's runs, and the runs and findings that are kept beside the code, those of examples too."""
-    from duoln.plugins.paper.findings import KEPT
+    from duoln.plugins.paper.evidence import KEPT
     from duoln.runs import kept
 
     examples = find_spec("duoln.examples")
@@ -148,8 +148,7 @@ def _lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
         if row.claim.published:
             yield f"    the paper: {row.claim.published}"
         if row.measured:
-            basis = "; ".join(filter(None, [row.data, row.length, row.seeds]))
-            yield f"    ours: {row.figures(console.number)} ({basis})"
+            yield f"    ours: {row.figures(console.number)} ({'; '.join(filter(None, row.basis))})"
         if row.evidence:
             yield f"    runs: {'; '.join(_folders(row))}"
             yield f"    made: {_made(row.evidence.runs)}"
@@ -197,7 +196,7 @@ def _as_json(row: Standing) -> dict[str, Any]:
         "figures": [figure._asdict() for figure in row.measured],
         "evidence": _evidence(row.evidence) if row.evidence else None, "settings": row.differs, "open": row.open,
         "finding": None if row.finding is None else {
-            "path": str(row.finding.path), "time": row.finding.time, "summary": row.finding.summary}}
+            "path": str(row.finding.path), **{key: row.finding.content[key] for key in ("time", "summary")}}}
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Measures the theory of the paper: its statements on normalised models are checked on models and data.
 
 `invariance` is table 1 (section 5.1); `geometry` the Fisher information of normalised generalised linear models
-(section 5.2 and the supplement), of `glm` and `fisher`, with `growth` of the weights, and `statements` what follows;
-`magnitude` how fast the size of the weights is learnt when inputs are scaled (section 5.2.2); `stability` the claim of
-section 3.1 on recurrent networks; `equations` compares layers and cells with what is printed, `properties` with the
-text. `shift`, `smoothness` and `borders` train a task's variants and look at their layers. Each gives plain data.
+(section 5.2 and the supplement), of `glm`; `magnitude` how fast the size of the weights is learnt when inputs are
+scaled (section 5.2.2); `stability` the claim of section 3.1 on recurrent networks; `equations` compares layers and
+cells with what is printed. `trained` trains a task's variants and looks at their layers. Each gives a `report`.
 """
 
 from duoln.plugins.theory import analyze
