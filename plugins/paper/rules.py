@@ -10,7 +10,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec
+from typing import Any, Literal, NamedTuple
 
 from duoln.plugins.theory.report import EXACT, SHORT, WRONG
 from duoln.runs.curve import Curve
@@ -281,22 +281,14 @@ def _listed(names: Sequence[str]) -> str:
 
 # Findings ---------------------------------------------------------------------------------------------------
 
-Given = ParamSpec("Given")
-
-
-def _of_finding(words: str, exact: bool = False) -> Callable[
-        [Callable[Concatenate[Content, Given], Answer]], Callable[Given, FindingRule]]:
+def _of_finding(words: str, exact: bool = False) -> Callable[[Callable[..., Answer]], Callable[..., FindingRule]]:
     """Make a function of a finding and of arguments one that gives the rule for such arguments.
 
     The words say the rule, with a place for each argument that they name.
     """
-    def decorate(answer: Callable[Concatenate[Content, Given], Answer]) -> Callable[Given, FindingRule]:
-        @functools.wraps(answer)
-        def rule(*args: Given.args, **options: Given.kwargs) -> FindingRule:
-            return FindingRule(words.format(*args), lambda content: answer(content, *args, **options), exact)
-
-        rule.__doc__ = answer.__doc__ or words
-        return rule
+    def decorate(answer: Callable[..., Answer]) -> Callable[..., FindingRule]:
+        return functools.wraps(answer)(lambda *args: FindingRule(
+            words.format(*args), lambda content: answer(content, *args), exact))
 
     return decorate
 

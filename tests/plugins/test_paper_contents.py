@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from duoln.cli import build_parser
-from duoln.plugins.paper import paper
+from duoln.plugins import paper
 from duoln.plugins.paper.contents import ENTRIES, LENGTHS
 from duoln.plugins.paper.evidence import COMMANDS
 from duoln.plugins.paper.rules import FindingRule, RunRule

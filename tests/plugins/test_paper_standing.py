@@ -9,7 +9,7 @@ import pytest
 
 from duoln.cli import console, main
 from duoln.errors import CheckpointError
-from duoln.plugins.paper import paper
+from duoln.plugins import paper
 from duoln.plugins.paper.contents import ENTRIES
 from duoln.plugins.paper.evidence import KEPT
 from duoln.plugins.paper.rules import Answer, Figure
