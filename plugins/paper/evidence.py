@@ -219,9 +219,7 @@ def _evidence(rule: RunRule, length: Length, chosen: Sequence[Setting]) -> Evide
 
 
 def differences(task: Task, setting: Setting) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ from the paper's, as (ours, the paper's), if the task has a preset `paper`."""
-    if "paper" not in task.presets or setting.variant not in task.variants:
-        return {}
+    """The settings that differ from those of the preset `paper`, as (ours, the paper's)."""
     protocol = json.loads(json.dumps(dataclasses.asdict(make_config(task, setting.variant, "paper"))))
     return {key: (setting.config[key], value) for key, value in protocol.items()
             if key not in _NO_PROTOCOL and key in setting.config and setting.config[key] != value}

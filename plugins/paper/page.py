@@ -106,7 +106,7 @@ def _claim(row: Standing) -> dict[str, Any]:
             "length_source": evidence.length.source, "share": evidence.share, "seeds": list(evidence.seeds),
             "runs": [{"path": str(run.path), "variant": run.variant, "seed": run.config["seed"]}
                      for run in evidence.runs]},
-        "settings": row.differs, "open": row.open,
+        "settings": row.differs, "open": [remark for remark in (row.missing, row.entry.open) if remark],
         "finding": None if finding is None else {
             "path": str(finding.path), **{key: finding.content[key] for key in ("time", "summary")}}}
 

@@ -84,12 +84,11 @@ class Standing(NamedTuple):
             return [] if self.claim.rule is None else [COMMANDS[self.entry.analysis]]
         if self.task is None:
             return []
-        paper = " --preset paper" if "paper" in self.task.presets else ""
         by_settings: dict[str, list[str]] = {}
         for role in self.claim.rule.roles:
             chosen = "".join(f" --set {key}={value}" for key, value in role.settings.items())
             by_settings.setdefault(chosen, []).append(role.variant)
-        return [f"duoln run {self.task.name}{paper} --variant {','.join(variants)}{chosen}"
+        return [f"duoln run {self.task.name} --preset paper --variant {','.join(variants)}{chosen}"
                 for chosen, variants in by_settings.items()]
 
     @property
@@ -99,20 +98,6 @@ class Standing(NamedTuple):
             return {}
         return {key: values for setting in self.evidence.settings
                 for key, values in differences(self.task, setting).items()}
-
-    @property
-    def open(self) -> list[str]:
-        """Remarks on what is open on our side, then on the paper's."""
-        remarks = [self.missing]
-        if self.evidence:
-            if self.evidence.dataset.provenance != PROVENANCES[0]:
-                remarks.append(f"on {self.evidence.dataset.provenance} data only")
-            runs = self.evidence.runs
-            if going := [run for run in runs if run.result.get("status") != "done"]:
-                remarks.append(f"{len(going)} of {len(runs)} runs not ended")
-            if self.differs:
-                remarks.append(f"not the paper's: {', '.join(self.differs)}")
-        return [remark for remark in (*remarks, self.entry.open) if remark]
 
     @property
     def kind(self) -> Kind | None:

@@ -11,7 +11,7 @@ from duoln.plugins import paper
 from duoln.plugins.paper.contents import ENTRIES, LENGTHS
 from duoln.plugins.paper.evidence import COMMANDS
 from duoln.plugins.paper.rules import FindingRule, RunRule
-from duoln.plugins.paper.standing import standings
+from duoln.plugins.paper.standing import by_entry, standings
 from duoln.runs import kept
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
@@ -82,7 +82,9 @@ def test_its_command_parses():
 @pytest.mark.long
 def test_each_claim_is_measured_by_what_is_kept_or_says_why_not():
     rows, refused = standings(REGISTRY, [folder for folder in paper._kept(REGISTRY) if folder != paper._RUNS])
-    assert not refused
+    assert not refused and [entry for entry, _ in by_entry(rows)] == list(ENTRIES)
+    of_papers = {entry.task.name for entry in REGISTRY.tasks.values() if entry.task.paper}
+    assert {row.entry.task for row in rows if row.evidence} == of_papers and len(of_papers) == 9
     for row in rows:
         assert row.missing == row.claim.unmeasured, row.claim.text
         assert (row.verdict == "not measured") is bool(row.missing), row.claim.text

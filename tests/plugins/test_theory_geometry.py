@@ -66,17 +66,6 @@ def test_the_papers_vectors_are_the_derivatives_by_an_outputs_own_parameters(nor
     np.testing.assert_allclose(geometry.paper_vectors(model), own, rtol=1e-8, atol=1e-9)
 
 
-def test_batch_and_weight_norm_couple_no_outputs_and_layer_norm_does():
-    for norm in ("batch", "weight", "layer"):
-        rows = _jacobian(random_glm(norm, 3, 11)).reshape(11, 3, 3, 6)
-        assert (np.abs(rows[:, 0, 1]).max() > 0.01) == (norm == "layer")
-
-
-def test_layer_norms_jacobian_in_closed_form():
-    model = random_glm("layer", 4, 13, 5, 6)
-    np.testing.assert_allclose(geometry.layer_norm_jacobian(model), _jacobian(model), rtol=1e-9, atol=1e-10)
-
-
 def test_families_are_what_their_names_say():
     s, t = np.array([[-3.0, 0.0, 1.5]]), np.array([[-2.0, 0.4, 1.0]])
     p, q = 1 / (1 + np.exp(-s)), 1 / (1 + np.exp(-t))

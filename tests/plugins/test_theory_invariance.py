@@ -50,21 +50,6 @@ def test_without_epsilon_only_rounding_is_left(numpy_backend, monkeypatch):
     assert max(c.greatest for c in cells if c.expected) < 1e-14 and max(c.tolerance for c in cells) < 1e-13
 
 
-def test_transformations_are_what_table_1_says():
-    before, scale, rng = invariance._draw(0, "any", 1)
-    after = {name: change(before, scale, rng) for name, change in TRANSFORMATIONS.items()}
-    assert 2 <= scale <= 4
-    np.testing.assert_array_equal(after["weight matrix re-scaling"].weight, scale * before.weight)
-    moved = after["weight matrix re-centring"].weight - before.weight
-    np.testing.assert_allclose(moved, np.broadcast_to(moved[:, :1], moved.shape))  # the same for every unit
-    changed = after["weight vector re-scaling"].weight != before.weight
-    assert changed.any(axis=0).sum() == 1 and changed.all(axis=0).sum() == 1
-    np.testing.assert_array_equal(after["dataset re-scaling"].x, scale * before.x)
-    moved = after["dataset re-centring"].x - before.x
-    np.testing.assert_allclose(moved, np.broadcast_to(moved[:1], moved.shape))  # the same for every case
-    assert (after["single training case re-scaling"].x != before.x).any(axis=1).sum() == 1
-
-
 def test_a_nan_is_not_passed_by(numpy_backend, monkeypatch):
     made = []
 
