@@ -9,7 +9,7 @@ import pytest
 from duoln.examples import adding, adding_lengths, records
 from duoln.examples.adding import SOLVED, Record, Run
 from duoln.examples.adding_lengths import LENGTHS, NORMS
-from duoln.plugins.paper.findings import read_finding
+from duoln.plugins.paper.evidence import read_finding
 
 EXAMPLES = Path(adding.__file__).parent
 TINY = adding.Settings(length=6, hidden=4, batch_size=4, updates=4, every=2, validation_rows=10)
@@ -29,7 +29,7 @@ def test_each_norm_is_trained_at_the_rate_that_was_chosen_for_it(tmp_path, monke
     lines = capsys.readouterr().out.splitlines()
     assert lines[-3].split()[:4] == ["layer", "0.2", "0.10000", "(0.10000-0.10000)"]
     path = tmp_path / "adding_lengths.json"
-    assert read_finding(path).summary == adding_lengths.table(record) and read_finding(path).time
+    assert read_finding(path).content["summary"] == adding_lengths.table(record)
     assert [run.errors for run in records.read(path, Record, Run).runs] == [run.errors for run in record.runs]
     with pytest.raises(SystemExit):
         adding_lengths.main(["--seeds", "0"], TINY)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import duoln
-from duoln.cli import bench, facts, help, listing, new_task, one_task, report, run, trained
+from duoln.cli import bench, facts, help, keep, listing, new_task, one_task, report, run, trained
 from duoln.cli.guard import guarded, leave
 from duoln.cli.parser import Parser, ShowVersion, add_commands_of_plugins
 from duoln.cli.run import run_task
@@ -63,7 +63,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     for add in (listing.add_commands, facts.add_commands, trained.add_commands, run.add_command, report.add_command,
-                one_task.add_commands, new_task.add_command, bench.add_command, help.add_command):
+                keep.add_command, one_task.add_commands, new_task.add_command, bench.add_command, help.add_command):
         add(commands)
     if word not in (*commands.choices, "--version"):
         add_commands_of_plugins(commands, word)

@@ -1,4 +1,4 @@
-"""The runs that decide a claim: of one setting, on the best data there is."""
+"""The evidence for claims: runs of one setting, on the best data there is, and findings of `duoln analyze --out`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from duoln.errors import DataFormatError, DuolnError
-from duoln.plugins.paper.claims import Answer, Length, Role, RunRule
+from duoln.plugins import theory
+from duoln.plugins.paper.contents import Length
+from duoln.plugins.paper.rules import Answer, Content, Role, RunRule
 from duoln.runs.curve import Curve
 from duoln.runs.curves import read_curves
+from duoln.runs.folder import read_json
 from duoln.runs.places import run_folders
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
@@ -26,6 +29,13 @@ PROVENANCES: tuple[Provenance, ...] = get_args(Provenance)
 _NO_PROTOCOL = frozenset({"seed", "evaluate_every", "source"})
 """Settings that may differ from the paper's without another experiment; the provenance tells which data it was."""
 
+KEPT = Path(theory.__file__).resolve().parent / "results"
+"""The folder of the findings that are kept."""
+_ANALYSES = ("equations", "stability", "invariance", "geometry", "magnitude", "shift", "smoothness", "borders")
+COMMANDS = {**{kind: f"duoln analyze {kind}" for kind in _ANALYSES},
+            **{kind: f"python -m duoln.examples.{kind} --seeds 5" for kind in ("adding_lengths", "length_and_batch")}}
+"""The command of each kind of finding."""
+
 
 class Setting(NamedTuple):
     """Runs of a variant that differ in nothing but the seed."""
@@ -36,6 +46,11 @@ class Setting(NamedTuple):
     dataset: Dataset
     runs: Mapping[int, Curve]
     """The runs by seed."""
+
+    def fits(self, role: Role) -> bool:
+        """True if the runs can have a role."""
+        return self.variant == role.variant and all(
+            self.config.get(key) == value for key, value in role.settings.items())
 
 
 class Evidence(NamedTuple):
@@ -59,22 +74,51 @@ class Evidence(NamedTuple):
     @property
     def shortest(self) -> Curve:
         """The run with the smallest share of the paper's updates."""
-        return min(self.runs, key=lambda run: _share(run, self.length))
+        return min(self.runs, key=self._share)
 
     @property
     def share(self) -> float:
         """The updates of the shortest run by the paper's."""
-        return _share(self.shortest, self.length)
+        return self._share(self.shortest)
 
-    @property
-    def going(self) -> list[Curve]:
-        """Runs that have not ended."""
-        return [run for run in self.runs if run.result.get("status") != "done"]
+    def _share(self, run: Curve) -> float:
+        share: float = run.points[-1]["update"] / self.length.at(run.config["batch_size"])
+        return share
 
 
-def _share(run: Curve, length: Length) -> float:
-    share: float = run.points[-1]["update"] / length.at(run.config["batch_size"])
-    return share
+class Finding(NamedTuple):
+    """The result of a kind of `duoln analyze`."""
+
+    path: Path
+    content: Content
+
+
+def read_finding(path: Path) -> Finding:
+    """A finding.
+
+    Raises:
+        CheckpointError: the file is not there. DataFormatError: it is no finding.
+    """
+    content = read_json(path)
+    for key in ("analysis", "time", "summary"):
+        if not isinstance(content.get(key), str):
+            raise DataFormatError(path, 0, f"a text as {key}", f"{content.get(key)!r:.60}")
+    return Finding(path, content)
+
+
+def newest_findings(folders: Sequence[Path], refused: list[str]) -> dict[str, Finding]:
+    """The newest finding of each kind in some folders; what cannot be read is added to `refused`."""
+    newest: dict[str, Finding] = {}
+    for kind, folder in itertools.product(COMMANDS, folders):
+        if (path := folder / f"{kind}.json").is_file():
+            try:
+                finding = read_finding(path)
+            except DuolnError as error:
+                refused.append(str(error))
+                continue
+            if kind not in newest or finding.content["time"] > newest[kind].content["time"]:
+                newest[kind] = finding
+    return newest
 
 
 def read_runs(registry: Registry, folders: Iterable[Path], refused: list[str]) -> dict[str, list[Setting]]:
@@ -88,24 +132,22 @@ def read_runs(registry: Registry, folders: Iterable[Path], refused: list[str]) -
                 runs.setdefault(run.task, []).append(run)
         except DuolnError as error:
             refused.append(str(error))
-    return {task: _by_setting(registry.tasks[task].task, of_task) for task, of_task in runs.items()}
+    return {task: by_setting(registry.tasks[task].task, of_task) for task, of_task in runs.items()}
 
 
 def _check(run: Curve) -> None:
-    """Raises DataFormatError for a provenance or a figure that is none."""
+    """Raises DataFormatError for a provenance, a seed or a figure that is none."""
     if run.dataset.provenance not in PROVENANCES:
         raise DataFormatError(run.path, 0, f"a provenance of {', '.join(PROVENANCES)}",
                               repr(run.dataset.provenance))
-    seed = run.config.get("seed")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise DataFormatError(run.path, 0, "a whole number as seed", f"{seed!r:.60}")
-    for key, known in run.last.items():
-        value = run.result.get(key, known)
-        if isinstance(known, int | float) and (not isinstance(value, int | float) or isinstance(value, bool)):
-            raise DataFormatError(run.path, 0, f"a number as {key} of the run's end", f"{value!r:.60}")
+    figures = {key: run.result.get(key, known) for key, known in run.last.items() if isinstance(known, int | float)}
+    for key, value in {**figures, "seed": run.config.get("seed")}.items():
+        if not isinstance(value, int if key == "seed" else int | float) or isinstance(value, bool):
+            raise DataFormatError(run.path, 0, "a whole number as seed" if key == "seed" else
+                                  f"a number as {key} of the run's end", f"{value!r:.60}")
 
 
-def _by_setting(task: Task, runs: Sequence[Curve]) -> list[Setting]:
+def by_setting(task: Task, runs: Sequence[Curve]) -> list[Setting]:
     """The runs by setting. The longest of runs that are equal in seed and settings counts, and the newest of these.
 
     A run counts as one of its variant only if its settings are those of the variant.
@@ -151,32 +193,21 @@ def _levels(task: Task, evidence: Evidence) -> list[float]:
 
 
 def _comparable(task: Task, rule: RunRule, settings: Sequence[Setting]) -> Iterable[tuple[Setting, ...]]:
-    apart = {"seed", *rule.free, *(key for role in rule.roles for key in (*task.variants.get(role.variant, ()),
-                                                                          *role.settings))}
+    """For each role a setting, equal in what the variants and the rule do not name.
+
+    A setting that one variant overrides is equal among the others, too.
+    """
+    overridden = {key for role in rule.roles for key in task.variants.get(role.variant, ())}
+    apart = {"seed", *rule.free, *overridden, *(key for role in rule.roles for key in role.settings)}
     by_common: dict[str, list[list[Setting]]] = {}
     for place, role in enumerate(rule.roles):
         for setting in settings:
-            if fits(role, setting):
+            if setting.fits(role):
                 common = sorted((key, value) for key, value in setting.config.items() if key not in apart)
-                group = by_common.setdefault(repr((setting.dataset, common)), [[] for _ in rule.roles])
-                group[place].append(setting)
-    return (chosen for group in by_common.values() for chosen in itertools.product(*group)
-            if _one_setting(task, rule, chosen))
-
-
-def _one_setting(task: Task, rule: RunRule, chosen: Sequence[Setting]) -> bool:
-    """True if settings that one variant overrides are equal among the others."""
-    for key in {key for role in rule.roles for key in task.variants.get(role.variant, ())}:
-        if key not in rule.free and len({repr(s.config.get(key)) for s in chosen
-                                         if key not in task.variants[s.variant]}) > 1:
-            return False
-    return True
-
-
-def fits(role: Role, setting: Setting) -> bool:
-    """True if runs can have a role."""
-    return setting.variant == role.variant and all(
-        setting.config.get(key) == value for key, value in role.settings.items())
+                by_common.setdefault(repr((setting.dataset, common)), [[] for _ in rule.roles])[place].append(setting)
+    return (chosen for group in by_common.values() for chosen in itertools.product(*group) if all(
+        len({repr(s.config.get(key)) for s in chosen if key not in task.variants[s.variant]}) <= 1
+        for key in overridden.difference(rule.free)))
 
 
 def _evidence(rule: RunRule, length: Length, chosen: Sequence[Setting]) -> Evidence | None:
@@ -188,9 +219,7 @@ def _evidence(rule: RunRule, length: Length, chosen: Sequence[Setting]) -> Evide
 
 
 def differences(task: Task, setting: Setting) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ from the paper's, as (ours, the paper's), if the task has a preset `paper`."""
-    if "paper" not in task.presets or setting.variant not in task.variants:
-        return {}
+    """The settings that differ from those of the preset `paper`, as (ours, the paper's)."""
     protocol = json.loads(json.dumps(dataclasses.asdict(make_config(task, setting.variant, "paper"))))
     return {key: (setting.config[key], value) for key, value in protocol.items()
             if key not in _NO_PROTOCOL and key in setting.config and setting.config[key] != value}

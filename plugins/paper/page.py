@@ -1,16 +1,19 @@
-"""The state of the reproduction as one HTML page: the paper's figures and tables beside ours."""
+"""The state of the reproduction in a terminal, as JSON, and as an HTML page, with the paper's figures beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from duoln.plugins.paper.claims import Entry
+from duoln.cli.console import number
+from duoln.cli.rows_table import RowsTable
+from duoln.plugins.paper.contents import Entry
 from duoln.plugins.paper.evidence import PROVENANCES, Setting
-from duoln.plugins.paper.standing import Standing, by_entry, tally
-from duoln.plugins.paper.verdict import METHOD, VERDICTS
-from duoln.runs import html
+from duoln.plugins.paper.standing import KINDS, METHOD, VERDICTS, Standing, by_entry, tally
+from duoln.runs import html, kept
+from duoln.runs.commit import commit_words
+from duoln.runs.curve import Curve
 from duoln.runs.page import curves
 from duoln.runs.series import series_of
 from duoln.tasks.task import Task
@@ -18,13 +21,100 @@ from duoln.tasks.task import Task
 TITLE = "Layer Normalization, as far as it is reproduced here"
 
 
-def write_page(rows: Sequence[Standing], target: Path, number: Callable[[Any, str], str]) -> Path:
-    """Write the page.
+# Terminal ---------------------------------------------------------------------------------------------------
 
-    Args:
-        rows: the claims.
-        target: the file.
-        number: writes a figure in a form.
+def table(rows: Sequence[Standing]) -> RowsTable:
+    """A line for each section and kind of evidence, and below it one for each kind."""
+    of_section: dict[tuple[str, str], list[Standing]] = {}
+    for row in rows:
+        name = f"{row.entry.section} {row.entry.task}" if row.entry.section[:1] == "6" else row.entry.section
+        of_section.setdefault((name, row.kind or "-"), []).append(row)
+    for of_all in (*KINDS, None):
+        of_section["all", of_all or "-"] = [row for row in rows if row.kind == of_all]
+    cells = []
+    for (name, kind), of_kind in of_section.items():
+        counts = {word: sum(row.verdict == word for row in of_kind) for word in VERDICTS}
+        seeds = sorted({row.seeded for row in of_kind} - {0})
+        cells.append((name, ", ".join(f"{word} {count}" for word, count in counts.items() if count), kind,
+                      "-".join(map(str, dict.fromkeys((*seeds[:1], *seeds[-1:]))))))
+    return RowsTable(TITLE, ("section", "claims", "evidence", "seeds"), cells, whole=(0, 2))
+
+
+def lines(entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
+    """The claims of an entry."""
+    yield f"{entry.where} ({entry.section}): {entry.shows}"
+    settings = ""
+    for row in rows:
+        yield f"  {row.claim.text}: {row.verdict}{'; ' + row.so_far if row.so_far else ''}"
+        for command in row.commands:
+            yield f"    to decide it: {command}"
+        if row.claim.published:
+            yield f"    the paper: {row.claim.published}"
+        if row.measured:
+            yield f"    ours: {row.figures(number)} ({'; '.join(filter(None, row.basis))})"
+        if row.evidence and row.task:
+            yield f"    runs: {'; '.join(_folders(row.task, row.evidence.runs))}"
+            yield f"    made: {_made(row.evidence.runs)}"
+        changed = ", ".join(f"{key} {ours} (paper: {theirs})" for key, (ours, theirs) in row.differs.items())
+        if changed:
+            yield f"    settings: {'as above' if changed == settings else changed}"
+        settings = changed or settings
+        if row.missing:
+            yield f"    open: {row.missing}"
+    if entry.open:
+        yield f"  open: {entry.open}"
+
+
+def _folders(task: Task, runs: Sequence[Curve]) -> Iterator[str]:
+    """The folders of runs, each with the runs in it; one that belongs to the task's package begins there."""
+    below: dict[Path, dict[str, None]] = {}
+    for run in runs:
+        below.setdefault(run.path.parent, {})[run.path.name] = None
+    package = kept.home(task).parent
+    for folder, names in below.items():
+        yield (f"{folder.relative_to(package.parent) if folder.is_relative_to(package) else folder}: "
+               f"{', '.join(names)}")
+
+
+def _made(runs: Sequence[Curve]) -> str:
+    """The machines, the hours and the commits of runs."""
+    starts = [start for run in runs for start in run.starts]
+    machines = dict.fromkeys(start.get("backend", {}).get("device", "a machine not recorded") for start in starts)
+    commits = dict.fromkeys(commit_words(start.get("git")) or "not recorded" for start in starts)
+    hours = sum(run.points[-1]["wall_s"] for run in runs) / 3600
+    return f"on {', '.join(machines)}, {hours:.2g} hours together, commit {', '.join(commits)}"
+
+
+# JSON -------------------------------------------------------------------------------------------------------
+
+def document(rows: Sequence[Standing]) -> dict[str, Any]:
+    """The claims, and the number of each verdict."""
+    return {"paper": [_claim(row) for row in rows], "verdicts": tally(rows)}
+
+
+def _claim(row: Standing) -> dict[str, Any]:
+    rule, evidence, finding = row.claim.rule, row.evidence, row.finding
+    return {
+        "where": row.entry.where, "section": row.entry.section, "shows": row.entry.shows, "claim": row.claim.text,
+        "rule": None if rule is None else rule.words, "verdict": row.verdict, "kind": row.kind,
+        "so_far": row.so_far or None, "published": row.claim.published or None, "commands": row.commands,
+        "task": row.entry.task or None, "references": dict(row.task.references) if row.task else {},
+        "figures": [figure._asdict() for figure in row.measured],
+        "evidence": None if evidence is None else {
+            "dataset": evidence.dataset._asdict(), "updates": evidence.shortest.points[-1]["update"],
+            "paper_updates": evidence.length.at(evidence.shortest.config["batch_size"]),
+            "length_source": evidence.length.source, "share": evidence.share, "seeds": list(evidence.seeds),
+            "runs": [{"path": str(run.path), "variant": run.variant, "seed": run.config["seed"]}
+                     for run in evidence.runs]},
+        "settings": row.differs, "open": [remark for remark in (row.missing, row.entry.open) if remark],
+        "finding": None if finding is None else {
+            "path": str(finding.path), **{key: finding.content[key] for key in ("time", "summary")}}}
+
+
+# Page -------------------------------------------------------------------------------------------------------
+
+def write_page(rows: Sequence[Standing], target: Path) -> Path:
+    """Write the page.
 
     Raises:
         CheckpointError: the file cannot be written.
@@ -35,7 +125,7 @@ def write_page(rows: Sequence[Standing], target: Path, number: Callable[[Any, st
             (kind, *map(str, counts.values())) for kind, counts in tally(rows).items()]),
         "<h2>How a verdict is made</h2>", *(f"<p>{html.text(paragraph)}</p>" for paragraph in METHOD),
         *(part for place, (entry, of_entry) in enumerate(by_entry(rows))
-          for part in _section(place, entry, of_entry, number))])
+          for part in _section(place, entry, of_entry))])
 
 
 def _index(rows: Sequence[Standing]) -> Iterator[str]:
@@ -48,8 +138,7 @@ def _index(rows: Sequence[Standing]) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _section(place: int, entry: Entry, rows: Sequence[Standing],
-             number: Callable[[Any, str], str]) -> Iterator[str]:
+def _section(place: int, entry: Entry, rows: Sequence[Standing]) -> Iterator[str]:
     yield f'<h2 id="entry-{place}">{html.text(f"{entry.where} ({entry.section})")}</h2>'
     yield f"<p>Shown there: {html.text(entry.shows)}.</p>"
     if entry.open:
@@ -57,7 +146,7 @@ def _section(place: int, entry: Entry, rows: Sequence[Standing],
     yield from html.table(
         ("claim", "verdict", "the paper's", "ours", "data", "length", "seeds", "rule, and command"),
         [(row.claim.text, "\n".join(filter(None, [row.verdict, row.so_far])), row.claim.published or "-",
-          row.figures(number) or row.missing, row.data or "-", row.length or "-", row.seeds or "-",
+          row.figures(number) or row.missing, *(words or "-" for words in row.basis),
           "\n".join([*([row.claim.rule.words] if row.claim.rule else []),
                      *(f"to decide it: {command}" for command in row.commands)])) for row in rows])
     differing = list(dict.fromkeys(  # claims of one entry may rest on runs of several settings
@@ -72,10 +161,10 @@ def _section(place: int, entry: Entry, rows: Sequence[Standing],
 
 def _of_task(entry: Entry, task: Task, rows: Sequence[Standing]) -> Iterator[str]:
     """The paper's table, and for a figure its curves beside ours."""
-    for table in task.reference_tables():
-        if table.where == entry.where:
-            yield f"<h3>The paper's {html.text(table.where)}</h3>"
-            yield from html.table(table.headings, table.rows)
+    for printed in task.reference_tables():
+        if printed.where == entry.where:
+            yield f"<h3>The paper's {html.text(printed.where)}</h3>"
+            yield from html.table(printed.headings, printed.rows)
     if not entry.curves:
         return
     yield "<h3>The paper's</h3>"

@@ -1,29 +1,49 @@
-"""The state of each claim of the paper: claims, joined with tasks, runs and findings."""
+"""The state of each claim of the paper: claims, joined with tasks, runs and findings, and the verdict on each.
+
+A verdict is computed from evidence by the rules in `METHOD`, and written nowhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from duoln.errors import CheckpointError
-from duoln.plugins.paper import verdict
-from duoln.plugins.paper.chapter import CHAPTER
-from duoln.plugins.paper.claims import Answer, Claim, Entry, Figure, FindingRule, RunRule
-from duoln.plugins.paper.contents import CONTENTS
-from duoln.plugins.paper.evidence import PROVENANCES, Evidence, Setting, choose, differences, fits, read_runs
-from duoln.plugins.paper.findings import COMMANDS, Finding, newest_findings
-from duoln.plugins.paper.verdict import KINDS, VERDICTS, Kind, Verdict
+from duoln.plugins.paper.contents import ENTRIES, LENGTHS, Claim, Entry
+from duoln.plugins.paper.evidence import (
+    COMMANDS,
+    PROVENANCES,
+    Evidence,
+    Finding,
+    Setting,
+    choose,
+    differences,
+    newest_findings,
+    read_runs,
+)
+from duoln.plugins.paper.rules import Answer, Figure, FindingRule, RunRule
 from duoln.tasks.registry import Registry
 from duoln.tasks.task import Task
 
-ENTRIES: tuple[Entry, ...] = (*CONTENTS, *CHAPTER)
-
-
-def _share(share: float) -> str:
-    """A share in percent, with two digits where it is small."""
-    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+Verdict = Literal["holds", "does not hold", "cannot be told", "too short to tell", "not measured"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Kind = Literal["exact", "original, full", "original, short", "substitute"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The kinds of evidence; an exact one is a computation."""
+ENOUGH_SEEDS = 5
+METHOD = (
+    f"Runs: a claim holds if, of at least {ENOUGH_SEEDS} seeds, each of the variant that should win is better than all "
+    "of the other, and does not hold if each is worse. If they overlap, it cannot be told. The winner must beat a "
+    "trivial answer, where the task has one. Figures of the end need runs as long as the paper's. Fewer seeds and "
+    "shorter runs are too short to tell; what they say is said, too. Runs of several settings are never mixed.",
+    "Which runs: those on the best data (original, then substitute, then synthetic), of these the longest, of these "
+    "those with the most seeds. The length is that of the shortest run, in updates, by the paper's.",
+    "Findings of duoln analyze: exact computations need no seeds; those that train or draw networks need as many as "
+    "runs. A claim without runs or a finding is not measured, and the reason stands beside it.")
+"""The rules of a verdict, in words."""
+_SAYS: dict[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "cannot be told"}
 
 
 class Standing(NamedTuple):
@@ -43,6 +63,20 @@ class Standing(NamedTuple):
     finding: Finding | None = None
     measured: Sequence[Figure] = ()
 
+    def decided(self, answer: Answer, seeds: int, long_enough: bool = True) -> Standing:
+        """The claim with the verdict of an answer.
+
+        Args:
+            answer: what the evidence says.
+            seeds: how many there are; an exact computation counts as enough.
+            long_enough: whether the runs are as long as the claim needs.
+        """
+        says = _SAYS[answer.holds]
+        if seeds >= ENOUGH_SEEDS and long_enough:
+            return self._replace(verdict=says, measured=answer.figures)
+        return self._replace(verdict="too short to tell", measured=answer.figures,
+                             so_far=f"so far: it {says} ({_seeds(seeds)})")
+
     @property
     def commands(self) -> list[str]:
         """The commands that reproduce the evidence."""
@@ -50,12 +84,11 @@ class Standing(NamedTuple):
             return [] if self.claim.rule is None else [COMMANDS[self.entry.analysis]]
         if self.task is None:
             return []
-        paper = " --preset paper" if "paper" in self.task.presets else ""
         by_settings: dict[str, list[str]] = {}
         for role in self.claim.rule.roles:
             chosen = "".join(f" --set {key}={value}" for key, value in role.settings.items())
             by_settings.setdefault(chosen, []).append(role.variant)
-        return [f"duoln run {self.task.name}{paper} --variant {','.join(variants)}{chosen}"
+        return [f"duoln run {self.task.name} --preset paper --variant {','.join(variants)}{chosen}"
                 for chosen, variants in by_settings.items()]
 
     @property
@@ -65,28 +98,6 @@ class Standing(NamedTuple):
             return {}
         return {key: values for setting in self.evidence.settings
                 for key, values in differences(self.task, setting).items()}
-
-    @property
-    def open(self) -> list[str]:
-        """Remarks on what is open on our side, then on the paper's."""
-        ours = [self.missing] if self.missing else []
-        if self.evidence:
-            if self.evidence.dataset.provenance != PROVENANCES[0]:
-                ours.append(f"on {self.evidence.dataset.provenance} data only")
-            if self.evidence.going:
-                ours.append(f"{len(self.evidence.going)} of {len(self.evidence.runs)} runs not ended")
-            if self.differs:
-                ours.append(f"not the paper's: {', '.join(self.differs)}")
-        return [*ours, *([self.entry.open] if self.entry.open else [])]
-
-    @property
-    def length(self) -> str:
-        """The updates of the shortest run, by the paper's."""
-        if self.evidence is None:
-            return ""
-        run = self.evidence.shortest
-        return (f"{run.points[-1]['update']:,} of {self.evidence.length.at(run.config['batch_size']):,} updates "
-                f"({_share(self.evidence.share)})")
 
     @property
     def kind(self) -> Kind | None:
@@ -104,25 +115,28 @@ class Standing(NamedTuple):
         return len(self.measured[-1].values) if self.kind not in (None, "exact") else 0
 
     @property
-    def seeds(self) -> str:
-        """The number of seeds, in words."""
-        return f"{self.seeded} seed{'' if self.seeded == 1 else 's'}" if self.seeded else ""
-
-    @property
-    def data(self) -> str:
-        """The data of the evidence."""
+    def basis(self) -> tuple[str, str, str]:
+        """The data, the length of the shortest run by the paper's, and the number of seeds, in words."""
+        seeds = _seeds(self.seeded) if self.seeded else ""
         if self.evidence:
-            return self.evidence.dataset.label
+            run, share = self.evidence.shortest, self.evidence.share
+            percent = f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+            updates = self.evidence.length.at(run.config["batch_size"])
+            return (self.evidence.dataset.label, f"{run.points[-1]['update']:,} of {updates:,} updates ({percent})",
+                    seeds)
         if self.finding is None:
-            return ""
-        of_training: str = self.finding.content.get("dataset", "")
-        kind = "exact" if self.kind == "exact" else "random networks"
-        return of_training or f"{kind}, {self.finding.content.get('dtype', 'float64')}"
+            return "", "", ""
+        kind, content = "exact" if self.kind == "exact" else "random networks", self.finding.content
+        return content.get("dataset") or f"{kind}, {content.get('dtype', 'float64')}", "", seeds
 
     def figures(self, number: Callable[[Any, str], str]) -> str:
         """Our numbers, with a text for each."""
         return "; ".join(f"{what}: {', '.join(m.words(number) for m in of_what)}"
                          for what, of_what in groupby(self.measured, key=lambda m: m.what))
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"
 
 
 def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standing], list[str]]:
@@ -146,14 +160,11 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
     refused: list[str] = []
     settings = read_runs(registry, places, refused)
     findings = newest_findings(places, refused)
-    broken = {b.name: b.reason for b in registry.broken}
+    broken = {b.name: f"plug-in {b.name} is broken: {b.reason}" for b in registry.broken}
     rows = []
     for entry in ENTRIES:
         task = registry.tasks[entry.task].task if entry.task in registry.tasks else None
-        missing = ""
-        if entry.task and task is None:
-            missing = f"plug-in {entry.task} is broken: {broken[entry.task]}" if entry.task in broken else \
-                f"no plug-in {entry.task} is loaded"
+        missing = broken.get(entry.task, f"no plug-in {entry.task} is loaded") if entry.task and not task else ""
         for claim in entry.claims:
             row = Standing(entry, claim, task, settings.get(entry.task, []), missing or claim.unmeasured)
             if isinstance(claim.rule, RunRule):
@@ -173,40 +184,30 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _by_finding(row: Standing, rule: FindingRule, finding: Finding | None, refused: list[str]) -> Standing:
-    analysis = row.entry.analysis
+    command = COMMANDS[row.entry.analysis]
     if finding is not None:
         try:
             answer = rule.answer(finding.content)
         except (KeyError, TypeError, ValueError, IndexError):
             refused.append(f"{finding.path}: expected a finding of the present analysis, found another; "
-                           f"{COMMANDS[analysis]} --out DIR makes it")
+                           f"{command} --out DIR makes it")
         else:
-            seeds = verdict.ENOUGH_SEEDS if rule.exact else len(answer.figures[-1].values)
-            return _decided(row._replace(finding=finding), answer, seeds)
-    return row._replace(missing=f"no finding kept: {COMMANDS[analysis]} --out runs/theory")
+            seeds = ENOUGH_SEEDS if rule.exact else len(answer.figures[-1].values)
+            return row._replace(finding=finding).decided(answer, seeds)
+    return row._replace(missing=f"no finding kept: {command} --out runs/theory")
 
 
 def _by_runs(row: Standing, rule: RunRule) -> Standing:
-    claim, evidence = row.claim, None
-    if row.task is not None and claim.length is not None:
-        evidence = choose(row.task, rule, claim.length, row.settings)
-    if evidence is None:
-        return row._replace(missing=row.missing or _lacking(rule, row.settings))
-    return _decided(row._replace(missing="", evidence=evidence), evidence.answer, len(evidence.seeds),
-                    not rule.whole or evidence.share >= 1)
-
-
-def _decided(row: Standing, answer: Answer, seeds: int, long_enough: bool = True) -> Standing:
-    decided = verdict.of_seeds(answer.holds, seeds, long_enough)
-    return row._replace(verdict=decided, measured=answer.figures,
-                        so_far=verdict.so_far(answer.holds, seeds) if decided == "too short to tell" else "")
-
-
-def _lacking(rule: RunRule, settings: Sequence[Setting]) -> str:
-    """A sentence about the runs that a rule needs and that are not there."""
+    evidence = None
+    if row.task is not None:
+        evidence = choose(row.task, rule, row.claim.length or LENGTHS[row.task.name], row.settings)
+    if evidence is not None:
+        return row._replace(missing="", evidence=evidence).decided(
+            evidence.answer, len(evidence.seeds), not rule.whole or evidence.share >= 1)
     names = dict.fromkeys(" ".join([role.variant, *(f"({key} {value})" for key, value in role.settings.items())])
-                          for role in rule.roles if not any(fits(role, setting) for setting in settings))
-    return f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"
+                          for role in rule.roles if not any(setting.fits(role) for setting in row.settings))
+    return row._replace(missing=row.missing or (
+        f"no run of {', '.join(names)}" if names else "no runs of one setting and seed that have the figures"))
 
 
 def by_entry(rows: Iterable[Standing]) -> list[tuple[Entry, list[Standing]]]:

@@ -14,13 +14,14 @@ import numpy as np
 
 from duoln import Stream, ops
 from duoln.backends.protocol import Backend
-from duoln.core import Tensor
-from duoln.errors import UsageError
+from duoln.cli.rows_table import RowsTable
+from duoln.plugins.theory.report import TITLES, Report, precision, relative, tensor
 
 Norm = Literal["batch", "weight", "layer"]
 NORMS: tuple[Norm, ...] = get_args(Norm)
 
 CASES, INPUTS, UNITS = 16, 12, 8
+DRAWS, EPS = 20, 1e-5
 CLEAR = 0.01
 """A relative change of the output of at least this size is a clear change."""
 _ROUNDINGS = 64.0
@@ -61,20 +62,10 @@ class Cell(NamedTuple):
     def agrees(self) -> bool:
         return self.measured is self.expected
 
-
-class Invariance(NamedTuple):
-    """The measured table 1, and one measurement that is not in the table."""
-
-    cells: list[Cell]
-    eps: float
-    dtype: str
-    draws: int
-    bias_inside: float
-    """The least change of a layer norm's output under a scaling of the data where the bias is inside the norm."""
-
-    @property
-    def agreeing(self) -> int:
-        return sum(cell.agrees for cell in self.cells)
+    def __str__(self) -> str:
+        word = {True: "yes", False: "no", None: "unclear"}[self.measured]
+        change = self.greatest if self.measured is not False else self.least
+        return f"{word:3} {change:.1e}" + ("" if self.agrees else f"; the paper: {'yes' if self.expected else 'no'}")
 
 
 def _scaled_unit(layer: Layer, scale: float, rng: Stream) -> Layer:
@@ -109,47 +100,54 @@ TABLE_1: dict[Norm, tuple[bool, ...]] = {
 the table, which says that weight norm does not, is right.)"""
 
 
-def table_one(backend: Backend, seed: int = 0, draws: int = 20, eps: float = 1e-5) -> Invariance:
-    """Measure table 1 with our operators on a backend: in float64 on NumPy, in float32, as networks are, elsewhere.
+def table_one(backend: Backend, seed: int = 0) -> list[Cell]:
+    """Measure table 1 with our operators on a backend.
 
     The tolerance of an output that should stay is eps over the least variance that was divided by, and rounding.
 
     Args:
-        backend: where the operators run.
+        backend: where the operators run: in float64 on NumPy, in float32, as networks are, elsewhere.
         seed: of models, data and transformations.
-        draws: how many of each.
-        eps: of layer and batch norm; weight norm has none.
-
-    Raises:
-        UsageError: no draws, or an eps that is not a number of at least 0.
     """
-    if draws < 1:
-        raise UsageError(f"[invariance] expected at least 1 draw, found {draws}")
-    if not 0 <= eps < float("inf"):
-        raise UsageError(f"[invariance] expected an eps of at least 0, found {eps:g}")
-    dtype = "float64" if backend.name == "numpy" else "float32"
-    rounding = _ROUNDINGS * float(np.finfo(dtype).eps)
-
-    def output(norm: Norm | Literal["bias inside"], layer: Layer) -> np.ndarray:
-        return _output(norm, eps, *(Tensor(backend.asarray(a, dtype), backend) for a in layer))
-
-    cells = []
+    cells, rounding = [], _ROUNDINGS * float(np.finfo(precision(backend)).eps)
     for norm in NORMS:
         for (name, change), expected in zip(TRANSFORMATIONS.items(), TABLE_1[norm], strict=True):
             changes, tolerances = [], []
-            for draw in range(draws):
+            for draw in range(DRAWS):
                 before, scale, rng = _draw(seed, name, draw)
                 after = change(before, scale, rng)
-                changes.append(_relative_change(output(norm, before), output(norm, after)))
-                tolerances.append(eps / min(_least_variance(norm, before), _least_variance(norm, after)) + rounding)
+                changes.append(_change(norm, before, after, backend))
+                tolerances.append(EPS / min(_least_variance(norm, before), _least_variance(norm, after)) + rounding)
             # NumPy's extremes, because Python's would ignore a NaN among the changes.
             cells.append(Cell(norm, name, expected, float(np.min(changes)), float(np.max(changes)), max(tolerances)))
-    inside = []
-    for draw in range(draws):
-        before, scale, _ = _draw(seed, "bias inside", draw)
-        after = before._replace(x=before.x * scale)
-        inside.append(_relative_change(output("bias inside", before), output("bias inside", after)))
-    return Invariance(cells, eps, dtype, draws, float(np.min(inside)))
+    return cells
+
+
+def bias_inside(backend: Backend, seed: int = 0) -> float:
+    """The least change of a layer norm's output under a scaling of the data where the bias is inside the norm."""
+    draws = [_draw(seed, "bias inside", draw) for draw in range(DRAWS)]
+    return float(np.min([_change("bias inside", before, before._replace(x=before.x * scale), backend)
+                         for before, scale, _ in draws]))
+
+
+def measure(backend: Backend, seed: int = 0) -> Report:
+    """Table 1, and one measurement that is not in the table."""
+    cells, inside, dtype = table_one(backend, seed), bias_inside(backend, seed), precision(backend)
+    agreeing = sum(cell.agrees for cell in cells)
+    summary = f"{agreeing} of {len(cells)} cells of table 1 as in the paper"
+    of_rows = [[cell for cell in cells if cell.transformation == name] for name in TRANSFORMATIONS]
+    table = RowsTable(
+        f"Table 1: does the output stay, and its relative change ({DRAWS} draws, {dtype})",
+        ("", *(TITLES[n] for n in NORMS)), [(row[0].transformation, *map(str, row)) for row in of_rows],
+        [k for k, row in enumerate(of_rows) if not all(cell.agrees for cell in row)], (1, 2, 3))
+    return Report(summary, agreeing == len(cells), {
+        "cells": [{**cell._asdict(), "measured": cell.measured} for cell in cells], "eps": EPS, "dtype": dtype,
+        "draws": DRAWS, "bias_inside": inside}, table, (
+        f"{summary}; eps {EPS:g}; yes: the greatest change, no: the least",
+        "The text of section 5.1 says that all three stay when the dataset is re-scaled; the table, which says "
+        "that weight norm does not, is right.",
+        "With its bias inside the norm, layer norm does not stay either: dataset re-scaling changes its output "
+        f"by {inside:.2g} or more."))
 
 
 def _draw(seed: int, name: str, draw: int) -> tuple[Layer, float, Stream]:
@@ -160,22 +158,22 @@ def _draw(seed: int, name: str, draw: int) -> tuple[Layer, float, Stream]:
     return layer, float(2.0 ** (rng.uniform((), 1.0, 2.0) * (1 if draw % 2 else -1))), rng
 
 
-def _output(norm: Norm | Literal["bias inside"], eps: float, x: Tensor, weight: Tensor, gain: Tensor,
-            bias: Tensor) -> np.ndarray:
-    """The layer's output h (cases, units), float64. "bias inside" is layer norm with the bias added before it."""
-    if norm == "weight":
-        normalised = ops.linear(x, ops.weight_norm(weight, gain), bias)
-    elif norm == "batch":
-        normalised = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=eps)[0]
-    elif norm == "layer":
-        normalised = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=eps)
-    else:
-        normalised = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=eps)
-    return ops.tanh(normalised).numpy().astype(np.float64)
+def _change(norm: Norm | Literal["bias inside"], before: Layer, after: Layer, backend: Backend) -> float:
+    """The relative change of the output. "bias inside" is layer norm with the bias added before it."""
+    def output(layer: Layer) -> np.ndarray:
+        x, weight, gain, bias = (tensor(a, backend, precision(backend)) for a in layer)
+        if norm == "weight":
+            normalised = ops.linear(x, ops.weight_norm(weight, gain), bias)
+        elif norm == "batch":
+            normalised = ops.batch_norm(ops.matmul(x, weight), gain, bias, eps=EPS)[0]
+        elif norm == "layer":
+            normalised = ops.layer_norm(ops.matmul(x, weight), gain, bias, eps=EPS)
+        else:
+            normalised = ops.layer_norm(ops.linear(x, weight, bias), gain, eps=EPS)
+        return ops.tanh(normalised).numpy().astype(np.float64)
 
-
-def _relative_change(before: np.ndarray, after: np.ndarray) -> float:
-    return float(np.linalg.norm(after - before) / np.linalg.norm(before))
+    old = output(before)
+    return relative(output(after), old)
 
 
 def _least_variance(norm: Norm, layer: Layer) -> float:

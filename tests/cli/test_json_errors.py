@@ -34,7 +34,7 @@ WRONG = {
     "compare": [(["compare", "nothing"], 2, "UsageError"), (["compare", "nothing", "more"], 4, "DataMissingError")],
     "keep": [(["keep", "nothing", "--as", "a"], 1, "CheckpointError"), (["keep", "nothing", "--as", "a/b"], 2, "UsageError")],
     "evaluate": [(["evaluate"], 2, "UsageError"), (["evaluate", "nothing"], 1, "CheckpointError")],
-    "analyze": [(["analyze", "invariance", "--draws", "0"], 2, "UsageError"), (["analyze", "stability", "--steps", "x"], 2, "UsageError"),
+    "analyze": [(["analyze", "shift", "--seeds", "0"], 2, "UsageError"), (["analyze", "shift", "--updates", "x"], 2, "UsageError"),
                 (["analyze", "geometry", "--backend", "cupy"], 3, "BackendError")],
     "bench": [(["bench", "ops", "--rounds", "0"], 2, "UsageError"), (["bench", "train", "--task", "nothing"], 2, "UsageError"),
               (["bench", "rnn", "--shape", "1"], 2, "UsageError"), (["bench", "attention", "--shape", "1"], 2, "UsageError")],

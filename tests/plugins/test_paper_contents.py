@@ -7,10 +7,11 @@ from importlib.util import find_spec
 import pytest
 
 from duoln.cli import build_parser
-from duoln.plugins.paper import paper
-from duoln.plugins.paper.claims import FindingRule, RunRule
-from duoln.plugins.paper.findings import COMMANDS
-from duoln.plugins.paper.standing import ENTRIES, standings
+from duoln.plugins import paper
+from duoln.plugins.paper.contents import ENTRIES, LENGTHS
+from duoln.plugins.paper.evidence import COMMANDS
+from duoln.plugins.paper.rules import FindingRule, RunRule
+from duoln.plugins.paper.standing import by_entry, standings
 from duoln.runs import kept
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import make_config
@@ -24,42 +25,28 @@ def _named(pairs):
     return pytest.mark.parametrize(("entry", "claim"), pairs, ids=[f"{e.where}: {c.text}"[:60] for e, c in pairs])
 
 
-def test_every_table_and_figure_is_there():
+def test_every_table_figure_and_equation_is_there():
     names = [(entry.where, entry.section) for entry in ENTRIES]
-    assert len(set(names)) == len(names)
-    wheres = [where for where, _ in names]
-    for word in (*(f"figure {k}" for k in range(1, 7)), *(f"table {k}" for k in (1, 2, 3)),
-                 *(f"chapter, table {k}" for k in (1, 2, 3)), "chapter, figures 1-3", "chapter, figures 4-6", "chapter, figure 7",
-                 "chapter, figures 8-10", "chapter, 4.3.1", "slides"):
-        assert word in wheres, word
-
-
-def test_every_equation_is_there():
-    spans = [entry.where.removeprefix("eq. ").split("-") for entry in ENTRIES if entry.where.startswith("eq.")]
+    assert len(set(names)) == len(names) and len({(e.where, e.section, c.text) for e, c in CLAIMS}) == len(CLAIMS)
+    assert {where for where, _ in names} >= {
+        *(f"figure {k}" for k in range(1, 7)), *(f"table {k}" for k in (1, 2, 3)), *(f"chapter, table {k}" for k in (1, 2, 3)),
+        "chapter, figures 1-3", "chapter, figures 4-6", "chapter, figure 7", "chapter, figures 8-10", "chapter, 4.3.1", "slides"}
+    spans = [where.removeprefix("eq. ").split("-") for where, _ in names if where.startswith("eq.")]
     assert sorted(k for span in spans for k in range(int(span[0]), int(span[-1]) + 1)) == list(range(2, 36))
 
 
-def test_most_claims_have_a_rule():
-    assert len([claim for _, claim in CLAIMS if claim.rule]) >= 14
-    assert all(claim.unmeasured for _, claim in CLAIMS if claim.rule is None)
-
-
-def test_texts_are_told_apart():
-    assert len({(entry.where, entry.section, claim.text) for entry, claim in CLAIMS}) == len(CLAIMS)
-
-
-@_named([(e, c) for e, c in CLAIMS if isinstance(c.rule, FindingRule)])
-def test_a_claim_that_no_run_decides_has_its_analysis(entry, claim):
-    assert entry.analysis in COMMANDS and claim.rule.words and claim.length is None
-
-
-@_named(OF_RUNS)
-def test_a_claim_that_runs_decide_has_task_variants_settings_and_length(entry, claim):
-    task = REGISTRY.tasks[entry.task].task
-    assert claim.length is not None and claim.length.source and claim.rule.words
-    for role in claim.rule.roles:
-        config = dataclasses.asdict(make_config(task, role.variant, "paper", role.settings))
-        assert config.items() >= dict(role.settings).items()
+@_named(CLAIMS)
+def test_a_claim_has_its_analysis_or_task_variants_and_settings(entry, claim):
+    if isinstance(claim.rule, FindingRule):
+        assert entry.analysis in COMMANDS and claim.rule.words and claim.length is None
+    elif claim.rule is None:
+        assert claim.unmeasured
+    else:
+        task = REGISTRY.tasks[entry.task].task
+        assert (claim.length or LENGTHS[entry.task]).source and claim.rule.words
+        for role in claim.rule.roles:
+            config = dataclasses.asdict(make_config(task, role.variant, "paper", role.settings))
+            assert config.items() >= dict(role.settings).items()
 
 
 @pytest.mark.few
@@ -78,7 +65,7 @@ def test_the_length_is_that_of_the_preset(task, updates, batch):
     """Updates an epoch of the paper's data."""
     config = make_config(REGISTRY.tasks[task].task, "ln", "paper")
     assert config.batch_size == batch
-    assert {claim.length.updates for entry, claim in OF_RUNS if entry.task == task} == {config.epochs * updates}
+    assert LENGTHS[task].updates == config.epochs * updates
 
 
 @pytest.mark.long
@@ -95,7 +82,9 @@ def test_its_command_parses():
 @pytest.mark.long
 def test_each_claim_is_measured_by_what_is_kept_or_says_why_not():
     rows, refused = standings(REGISTRY, [folder for folder in paper._kept(REGISTRY) if folder != paper._RUNS])
-    assert not refused
+    assert not refused and [entry for entry, _ in by_entry(rows)] == list(ENTRIES)
+    of_papers = {entry.task.name for entry in REGISTRY.tasks.values() if entry.task.paper}
+    assert {row.entry.task for row in rows if row.evidence} == of_papers and len(of_papers) == 9
     for row in rows:
         assert row.missing == row.claim.unmeasured, row.claim.text
         assert (row.verdict == "not measured") is bool(row.missing), row.claim.text

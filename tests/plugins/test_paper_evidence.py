@@ -1,10 +1,13 @@
 """Which runs decide a claim."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 from paper_runs import ORIGINAL, made
 
-from duoln.plugins.paper.claims import Length
-from duoln.plugins.paper.evidence import _by_setting, choose, differences
+from duoln.plugins.paper.contents import Length
+from duoln.plugins.paper.evidence import by_setting, choose, differences
 from duoln.plugins.paper.rules import Metric, better, less_sensitive
 from duoln.tasks import Dataset
 from duoln.tasks.registry import Registry
@@ -17,7 +20,7 @@ SUBSTITUTE = Dataset("digits", "substitute")
 
 
 def _chosen(runs, rule=RULE, length=LENGTH):
-    return choose(MNIST, rule, length, _by_setting(MNIST, runs))
+    return choose(MNIST, rule, length, by_setting(MNIST, runs))
 
 
 def _pair(values=(0.5, 0.4), **settings):
@@ -38,37 +41,30 @@ def test_runs_of_several_settings_are_never_mixed():
     assert _chosen([made("ln", [0.5]), made("bn", [0.9], dataset=SUBSTITUTE)]) is None
 
 
-def test_a_setting_that_one_variant_alone_overrides_is_equal_among_the_others():
-    class Task:
-        selection = None
-        variants = {"ln": {"norm": "layer"}, "bn": {"norm": "batch"}, "wide": {"norm": "", "hidden": 9}}  # noqa: RUF012
+def _task(selection=None, **variants):
+    return SimpleNamespace(selection=selection, variants={"ln": {"norm": "layer"}, "bn": {"norm": "batch"}, **variants})
 
+
+def test_a_setting_that_one_variant_alone_overrides_is_equal_among_the_others():
+    task = _task(wide={"norm": "", "hidden": 9})
     rule = better("wide", ("ln", "bn"), (NLL,))
     runs = [made("wide", [0.1], hidden=9), made("ln", [0.2], hidden=3), made("bn", [0.3], hidden=4)]
-    assert choose(Task, rule, LENGTH, _by_setting(Task, runs)) is None
+    assert choose(task, rule, LENGTH, by_setting(task, runs)) is None
     runs.append(made("bn", [0.3], hidden=3))
-    assert [run.config["hidden"] for run in choose(Task, rule, LENGTH, _by_setting(Task, runs)).runs] == [9, 3, 3]
+    assert [run.config["hidden"] for run in choose(task, rule, LENGTH, by_setting(task, runs)).runs] == [9, 3, 3]
 
 
 def test_with_a_free_rate_each_variant_has_its_best_one_by_the_selection():
-    class Task:
-        selection, variants = ("dev", "highest"), {"ln": {"norm": "layer"}, "bn": {"norm": "batch"}}
-
-    def run(variant, rate, dev, seed=0):
-        made_run = made(variant, [0.5], learning_rate=rate, seed=seed)
-        made_run.points[-1]["dev"] = dev
-        return made_run
-
-    runs = [run(variant, rate, dev + seed, seed) for variant, levels in (("ln", {0.1: 60.0, 0.2: 80.0, 0.4: 70.0}), ("bn", {0.1: 50.0, 0.2: 40.0, 0.4: 10.0}))
-            for rate, dev in levels.items() for seed in range(3)]
+    task = _task(("dev", "highest"))
+    runs = [made(variant, [dev + seed], seed, metric="dev", learning_rate=rate) for seed in range(3)
+            for variant, levels in (("ln", {0.1: 60.0, 0.2: 80.0, 0.4: 70.0}), ("bn", {0.1: 50.0, 0.2: 40.0, 0.8: math.nan}))
+            for rate, dev in levels.items()]
     free = better("ln", ("bn",), (Metric("dev", "highest", "dev"),), free=("learning_rate",))
-    evidence = choose(Task, free, LENGTH, _by_setting(Task, runs))
+    evidence = choose(task, free, LENGTH, by_setting(task, runs))
     assert [setting.config["learning_rate"] for setting in evidence.settings] == [0.2, 0.1] and evidence.seeds == [0, 1, 2]
-    lost = [run("bn", 0.8, float("nan"), seed) for seed in range(3)]
-    assert choose(Task, free, LENGTH, _by_setting(Task, [*lost, *runs])).settings[1].config["learning_rate"] == 0.1
-    newest = [made(variant, [0.5], learning_rate=0.4, seed=seed, time="2030-01-01") for variant in ("ln", "bn") for seed in range(3)]
-    same = better("ln", ("bn",), (NLL,))
-    assert choose(Task, same, LENGTH, _by_setting(Task, [*(r for r in runs if r.config["learning_rate"] != 0.4), *newest])).settings[0].config["learning_rate"] == 0.4
+    newest = [made(variant, [0.5], learning_rate=0.4, time="2030-01-01") for variant in ("ln", "bn")]
+    older = [made(variant, [0.5], learning_rate=0.3) for variant in ("ln", "bn")]
+    assert _chosen([*newest, *older]).settings[0].config["learning_rate"] == 0.4
 
 
 def test_the_best_data_count_first_then_the_length_then_the_seeds():
@@ -83,15 +79,11 @@ def test_the_best_data_count_first_then_the_length_then_the_seeds():
     assert _chosen([*three, *long]).share == 0.3
 
 
-def test_the_shortest_run_is_the_length():
+def test_the_shortest_run_is_the_length_and_another_batch_size_needs_other_updates():
     runs = [made("ln", [0.5, 0.4, 0.3], epochs=9), made("bn", [0.9], epochs=9)]
     evidence = _chosen(runs)
     assert evidence.share == 0.1 and evidence.shortest is runs[1]
-
-
-def test_another_batch_size_needs_other_updates():
-    evidence = _chosen(_pair(batch_size=64), length=Length(1000, "made", batch=128))
-    assert evidence.share == 0.1 and LENGTH.at(64) == 1000
+    assert _chosen(_pair(batch_size=64), length=Length(1000, "made", batch=128)).share == 0.1 and LENGTH.at(64) == 1000
 
 
 def test_a_rule_may_ask_for_settings():
@@ -122,9 +114,9 @@ def test_of_equal_runs_the_longest_then_the_newest_counts():
 @pytest.mark.parametrize("wrong", [{"norm": "none"}, {}])
 def test_a_run_that_is_not_its_variant_is_left_out(wrong):
     run = made("ln" if wrong else "other", [0.5])
-    assert _by_setting(MNIST, [run._replace(config={**run.config, **wrong})]) == []
+    assert by_setting(MNIST, [run._replace(config={**run.config, **wrong})]) == []
 
 
 def test_settings_that_are_not_the_papers():
-    [setting] = _by_setting(MNIST, [made("ln", [0.5], learning_rate=0.5, evaluate_every=7)])
+    [setting] = by_setting(MNIST, [made("ln", [0.5], learning_rate=0.5, evaluate_every=7)])
     assert differences(MNIST, setting) == {"epochs": (1, 60), "learning_rate": (0.5, 0.001)}

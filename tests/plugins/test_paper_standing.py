@@ -9,10 +9,10 @@ import pytest
 
 from duoln.cli import console, main
 from duoln.errors import CheckpointError
-from duoln.plugins.paper import paper
-from duoln.plugins.paper.claims import Figure
-from duoln.plugins.paper.findings import KEPT
-from duoln.plugins.paper.standing import ENTRIES, by_entry, standings, tally
+from duoln.plugins.paper.contents import ENTRIES
+from duoln.plugins.paper.evidence import KEPT
+from duoln.plugins.paper.rules import Answer, Figure
+from duoln.plugins.paper.standing import Standing, standings
 from duoln.tasks.registry import Broken, Registry
 
 ONLY_MNIST = SimpleNamespace(tasks=Registry(["mnist"]).tasks, broken=[])
@@ -51,25 +51,20 @@ def _change(run, key, value):
 def test_without_runs_nothing_is_decided():
     row, refused = _faster()
     assert refused == [] and row.verdict == "not measured" and row.so_far == ""
-    assert row.open == ["no run of ln (batch_size 128), bn (batch_size 128)", row.entry.open]
+    assert row.missing == "no run of ln (batch_size 128), bn (batch_size 128)"
     assert row.commands == ["duoln run mnist --preset paper --variant ln,bn --set batch_size=128"]
     draw = next(row for row in standings(ONLY_MNIST, [])[0] if row.entry.task == "draw")
-    assert draw.open[0] == "no plug-in draw is loaded" and draw.commands == []
-
-
-def test_a_broken_plugin_gives_its_reason():
+    assert draw.missing == "no plug-in draw is loaded" and draw.commands == []
     broken = SimpleNamespace(tasks={}, broken=[Broken("mnist", "duoln", "ImportError: no such thing")])
-    assert _faster(registry=broken)[0].open[0] == "plug-in mnist is broken: ImportError: no such thing"
+    assert _faster(registry=broken)[0].missing == "plug-in mnist is broken: ImportError: no such thing"
 
 
 @pytest.mark.long
 def test_a_run_is_shown_with_data_length_seeds_and_settings(runs):
     row, refused = _faster(runs)
     assert refused == [] and row.verdict == "too short to tell" and row.so_far.startswith("so far: it ")
-    assert (row.data, row.length, row.seeds) == ("made digits, synthetic", "30 of 25,740 updates (0.12%)", "1 seed")
-    assert row.differs["epochs"] == (2, 60) and row.differs["hidden"] == (64, 1000)
-    assert "norm" not in row.differs and "source" not in row.differs and "seed" not in row.differs
-    assert row.open[:2] == ["on synthetic data only", "not the paper's: epochs, hidden, rows"]
+    assert row.basis == ("made digits, synthetic", "30 of 25,740 updates (0.12%)", "1 seed")
+    assert row.differs.keys() == {"epochs", "hidden", "rows"} and row.differs["epochs"] == (2, 60)
     assert [f.what for f in row.measured] == ["train NLL that all reach", *["updates until there"] * 2] and row.kind == "substitute"
 
 
@@ -79,72 +74,44 @@ def test_five_seeds_are_a_verdict(runs):
             _change(shutil.copytree(runs / "a" / variant, runs / f"b{seed}" / variant), "seed", seed)
     once, five = _faster(runs / "a")[0], _faster(runs)[0]
     assert five.verdict == once.so_far.removeprefix("so far: it ").removesuffix(" (1 seed)") and five.so_far == ""
-    assert five.seeds == "5 seeds" and [len(figure.values) for figure in five.measured] == [1, 5, 5]
+    assert five.basis[2] == "5 seeds" and [len(figure.values) for figure in five.measured] == [1, 5, 5]
 
 
-@pytest.mark.parametrize("where", [".", "a"])
-def test_a_run_is_found_from_each_folder_above_it(runs, where):
-    assert _faster(runs / where)[0].evidence
+@pytest.mark.parametrize(("holds", "seeds", "long_enough", "verdict", "so_far"), [
+    (True, 5, True, "holds", ""), (False, 5, True, "does not hold", ""), (None, 5, True, "cannot be told", ""),
+    (True, 3, True, "too short to tell", "so far: it holds (3 seeds)"), (None, 1, True, "too short to tell", "so far: it cannot be told (1 seed)"),
+    (False, 9, False, "too short to tell", "so far: it does not hold (9 seeds)")])
+def test_five_seeds_of_enough_length_are_a_verdict(holds, seeds, long_enough, verdict, so_far):
+    row = Standing(ENTRIES[0], ENTRIES[0].claims[0]).decided(Answer(holds, []), seeds, long_enough)
+    assert (row.verdict, row.so_far) == (verdict, so_far)
 
 
 def test_runs_of_two_settings_are_told(runs):
     _change(runs / "a" / "ln", "hidden", 65)
-    row, _ = _faster(runs)
-    assert row.evidence is None and row.missing == "no runs of one setting and seed that have the figures"
-
-
-def test_a_run_that_goes_on_is_told(runs):
-    log = runs / "a" / "ln" / "log.jsonl"
-    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    assert "1 of 2 runs not ended" in _faster(runs)[0].open
+    assert _faster(runs)[0].missing == "no runs of one setting and seed that have the figures"
 
 
 @pytest.mark.parametrize(("file", "content", "words"), [
     ("log.jsonl", '{"event": "start", "dataset": {"name": "made digits", "provenance": "synthetic"}}\n'
      '{"event": "evaluation", "update": 1, "epoch": 1, "wall_s": 1, "test_error": 1}\n'
-     '{"event": "end", "status": "done", "updates": 1, "epochs": 1, "test_error": "low"}\n', "test_error"),
-    ("config.json", "{", "config.json"), ("config.json", "[1]", "a JSON object"), ("log.jsonl", "{\n{}\n{}\n", "log.jsonl"),
+     '{"event": "end", "status": "done", "updates": 1, "epochs": 1, "test_error": "low"}\n', "a number as test_error of the run's end"),
+    ("config.json", "{", "config.json"), ("log.jsonl", None, "not a run folder"),
+    ("config.json", '{"task": "mnist", "variant": "ln", "precision": "float32", "config": {"batch_size": 4, "seed": null}}', "a whole number as seed"),
     ("log.jsonl", '{"event": "start", "dataset": {"name": "x", "provenance": "stolen"}}\n'
      '{"event": "evaluation", "update": 1, "epoch": 1, "wall_s": 1}\n', "original, substitute, synthetic")])
 def test_a_damaged_run_is_told_and_the_others_stay(runs, file, content, words):
-    (runs / "a" / "ln" / file).write_text(content)
-    row, refused = _faster(runs)
+    path = runs / "a" / "ln" / file
+    path.unlink() if content is None else path.write_text(content)
+    row, refused = _faster(runs / "a")
     assert [s.variant for s in row.settings] == ["bn"] and row.missing == "no run of ln (batch_size 128)"
     assert len(refused) == 1 and words in refused[0] and str(runs / "a" / "ln") in refused[0]
 
 
-def test_a_seed_that_is_none_is_told(runs):
-    _change(runs / "a" / "ln", "seed", None)
-    assert "a whole number as seed" in _faster(runs)[1][0]
-
-
-def test_a_run_without_its_log_is_told(runs):
-    (runs / "a" / "ln" / "log.jsonl").unlink()
-    assert "not a run folder" in _faster(runs)[1][0]
-
-
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(CheckpointError, match="nothing there"):
-        standings(ONLY_MNIST, [tmp_path / "none"])
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="a file"):
-        standings(ONLY_MNIST, [tmp_path / "file"])
-
-
-# What is kept beside the code -------------------------------------------------------------------------------
-
-@pytest.mark.long
-def test_a_fresh_clone_has_evidence_for_each_experiment():
-    registry = Registry()
-    rows, refused = standings(registry, [folder for folder in paper._kept(registry) if folder != paper._RUNS])
-    assert refused == []
-    of_papers = {entry.task.name for entry in registry.tasks.values() if entry.task.paper}
-    assert {row.entry.task for row in rows if row.evidence} == of_papers and len(of_papers) == 9
-    assert all(row.finding for row in rows if row.entry.analysis)
-    counts = tally(rows)
-    assert sum(sum(of_kind.values()) for of_kind in counts.values()) == len(rows) and counts["exact"]["holds"] >= 14
-    assert counts["none"] == dict.fromkeys(counts["none"], 0) | {"not measured": counts["none"]["not measured"]}
-    assert [entry for entry, _ in by_entry(rows)] == list(ENTRIES)
+    for name, words in (("none", "nothing there"), ("file", "a file")):
+        with pytest.raises(CheckpointError, match=words):
+            standings(ONLY_MNIST, [tmp_path / name])
 
 
 # Findings of duoln analyze ------------------------------------------------------------------------------------
@@ -164,16 +131,11 @@ def test_the_newest_finding_counts(tmp_path):
     _finding(tmp_path / "a", "newer", "2026-02-01T00:00:00+00:00")
     _finding(tmp_path / "b", "older")
     row, _ = _table_1(tmp_path)
-    assert row.finding.summary == "newer" and row.verdict == "holds" and row.commands == ["duoln analyze invariance"]
+    assert row.finding.content["summary"] == "newer" and row.verdict == "holds" and row.commands == ["duoln analyze invariance"]
+    assert _table_1()[0].missing == "no finding kept: duoln analyze invariance --out runs/theory"
 
 
-def test_without_a_finding_its_command_is_told():
-    row, _ = _table_1()
-    assert row.verdict == "not measured" and row.so_far == "" and "duoln analyze invariance --out" in row.missing
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"analysis": "invariance", "summary": 3, "time": "x"}',
-                                     '{"analysis": "invariance", "summary": "old", "time": "x"}',
+@pytest.mark.parametrize("content", ["{", '{"analysis": "invariance", "summary": 3, "time": "x"}',
                                      '{"analysis": "invariance", "summary": "old", "time": "x", "cells": [1]}'])
 def test_a_damaged_finding_is_told(tmp_path, content):
     (tmp_path / "invariance.json").write_text(content)

@@ -1,16 +1,14 @@
-"""The Fisher information against its definition, with derivatives by complex steps, and the paper's statements."""
+"""The Fisher information against its definition, with derivatives by complex steps, the paper's statements, and the metric
+along the magnitude of the weights.
+"""
 
-import dataclasses
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from duoln.errors import BackendError, UsageError
-from duoln.plugins.theory import fisher, geometry, glm, growth
-from duoln.plugins.theory.glm import FAMILIES, NORMS, random_glm
-from duoln.plugins.theory.statements import statements
+from duoln.plugins.theory import geometry, magnitude
+from duoln.plugins.theory.geometry import FAMILIES, LOGISTIC, NORMS, exact, random_glm
 
 
 def _natural(model, vector):
@@ -42,14 +40,14 @@ def _jacobian(model):
 @pytest.mark.parametrize(("cases", "inputs", "outputs"), [(7, 4, 3), (12, 1, 4), (30, 5, 3)])
 def test_the_jacobian_of_the_tape_is_that_of_complex_steps(norm, cases, inputs, outputs, numpy_backend):
     model = random_glm(norm, 1, cases, inputs, outputs)
-    np.testing.assert_allclose(glm.predictor(model, numpy_backend), _natural(model, _vector(model)), rtol=1e-12)
-    exact = _jacobian(model)
-    np.testing.assert_allclose(glm.jacobian(model, numpy_backend), exact, rtol=1e-9, atol=1e-10 * np.abs(exact).max())
+    np.testing.assert_allclose(geometry.predictor(model, numpy_backend), _natural(model, _vector(model)), rtol=1e-12)
+    expected = _jacobian(model)
+    np.testing.assert_allclose(geometry.jacobian(model, numpy_backend), expected, rtol=1e-9, atol=1e-10 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_exact_fisher_is_the_expectation_over_all_labels(norm, numpy_backend):
-    model, family = random_glm(norm, 2, 9), FAMILIES["logistic"]
+    model = random_glm(norm, 2, 9)
     rows, natural = _jacobian(model), _natural(model, _vector(model))
     p = 1 / (1 + np.exp(-natural))
     total = 0.0
@@ -57,8 +55,7 @@ def test_the_exact_fisher_is_the_expectation_over_all_labels(norm, numpy_backend
         chance = np.prod(np.where(labels, p, 1 - p), axis=1)
         score = np.einsum("nk,nkp->np", np.array(labels) - p, rows)
         total = total + np.einsum("n,np,nq->pq", chance, score, score) / len(p)
-    exact = fisher.fisher(glm.jacobian(model, numpy_backend), fisher.covariance(family, natural), family.dispersion)
-    np.testing.assert_allclose(exact, total, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(exact(model, numpy_backend).fisher(LOGISTIC), total, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -66,18 +63,7 @@ def test_the_papers_vectors_are_the_derivatives_by_an_outputs_own_parameters(nor
     model = random_glm(norm, 3, 11)
     rows = _jacobian(model).reshape(11, model.outputs, model.outputs, model.width)
     own = rows[:, np.arange(3), np.arange(3)]
-    np.testing.assert_allclose(fisher.paper_vectors(model), own, rtol=1e-8, atol=1e-9)
-
-
-def test_batch_and_weight_norm_couple_no_outputs_and_layer_norm_does():
-    for norm in ("batch", "weight", "layer"):
-        rows = _jacobian(random_glm(norm, 3, 11)).reshape(11, 3, 3, 6)
-        assert (np.abs(rows[:, 0, 1]).max() > 0.01) == (norm == "layer")
-
-
-def test_layer_norms_jacobian_in_closed_form():
-    model = random_glm("layer", 4, 13, 5, 6)
-    np.testing.assert_allclose(fisher.layer_norm_jacobian(model), _jacobian(model), rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(geometry.paper_vectors(model), own, rtol=1e-8, atol=1e-9)
 
 
 def test_families_are_what_their_names_say():
@@ -86,72 +72,80 @@ def test_families_are_what_their_names_say():
     divergences = {"logistic": p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)), "gaussian": (s - t)**2 / (2 * 0.5),
                    "poisson": np.exp(s) * (s - t) - np.exp(s) + np.exp(t)}
     for name, family in FAMILIES.items():
-        np.testing.assert_allclose(fisher.divergence(family, s, t), divergences[name].sum(), rtol=1e-12)
+        np.testing.assert_allclose(geometry.divergence(family, s, t), divergences[name].sum(), rtol=1e-12)
         np.testing.assert_allclose(family.log_partition(s + 1e-6) - family.log_partition(s - 1e-6), 2e-6 * family.mean(s), rtol=1e-6)
         np.testing.assert_allclose(family.mean(s + 1e-6) - family.mean(s - 1e-6), 2e-6 * family.slope(s), rtol=1e-6)
     deviation = np.sqrt(p * (1 - p))
-    both = fisher.covariance(FAMILIES["logistic"], s, 0.5)[0]
+    both = geometry.covariance(LOGISTIC, s, 0.5)[0]
     np.testing.assert_allclose(np.diag(both), (p * (1 - p))[0])
     np.testing.assert_allclose(both[0, 1], 0.5 * deviation[0, 0] * deviation[0, 1])
 
 
-@pytest.fixture(scope="module")
-def measured():
-    from duoln import runtime
+# Statements ---------------------------------------------------------------------------------------------------
 
-    return geometry.examine(runtime.backend("numpy"), cases=200)
-
-
-@pytest.mark.long
-def test_what_is_exact_and_what_is_not(measured):
-    layer = [b for b in measured.blocks if b.norm == "layer"]
-    others = [b for b in measured.blocks if b.norm != "layer"]
-    assert max(max(b.weights, b.weights_largest, b.cross, b.others) for b in others) < 1e-9
-    assert all(0.5 < b.weights < 0.9 and 0.4 < b.weights_largest < 0.9 and b.cross > 0.01 and b.others < 1e-9 for b in layer)
-    assert measured.shared < 1e-9
+@pytest.mark.parametrize(("seed", "cases"), [(0, 100), *(pytest.param(seed, 40, marks=pytest.mark.long) for seed in (1, 2, 3))])
+def test_every_statement_is_as_it_is_known_to_be(seed, cases, numpy_backend, monkeypatch):
+    monkeypatch.setattr(geometry, "CASES", cases)
+    report = geometry.measure(numpy_backend, seed)
+    assert report.agrees and len(report.content["statements"]) == 23
+    assert {(s["where"], s["holds"]) for s in report.content["statements"]} >= {
+        ("eq. 13", False), ("eq. 13", True), ("eq. 32", False), ("eq. 35", False)}
 
 
-def test_every_statement_is_as_it_is_known_to_be(measured):
-    checked = statements(measured)
-    assert len(checked) == 23 and all(s.agrees for s in checked)
-    assert {(s.where, s.holds) for s in checked} >= {("eq. 13", False), ("eq. 13", True), ("eq. 32", False), ("eq. 35", False)}
+@pytest.mark.parametrize(("name", "wrong", "wheres"), [
+    ("paper_fisher", lambda paper: 1.001 * paper, {"eq. 12", "eq. 13"}), ("magnitudes", lambda along: 1.001 * along, {"eq. 35"}),
+    ("normalised", lambda parts: (1.001 * parts[0], *parts[1:]), {"eq. 13", "instead", "eq. 33", "eq. 34"}),
+    ("divergence", lambda nats: nats + 1e-9, {"eq. 8"}), ("layer_norm_jacobian", lambda rows: rows + 1e-6, {"instead"}),
+    ("descend", lambda ends: (0.1, ends[1]), {"5.2.2"}), ("descend", lambda ends: (ends[0], float("nan")), {"5.2.2"})])
+def test_a_wrong_measurement_is_told(name, wrong, wheres, numpy_backend, monkeypatch):
+    monkeypatch.setattr(geometry, "CASES", 20)
+    right = getattr(geometry, name)
+    monkeypatch.setattr(geometry, name, lambda *args: wrong(right(*args)))
+    assert {s["where"] for s in geometry.measure(numpy_backend).content["statements"] if not s["agrees"]} == wheres
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_the_seed(seed, numpy_backend):
-    assert all(s.agrees for s in statements(geometry.examine(numpy_backend, seed, 40)))
+def test_the_plain_models_gradient_is_along_its_weights_too(numpy_backend):
+    along, squares = geometry.descend(random_glm("none", 0, 60), 0, numpy_backend)
+    assert along > 0.1 and squares > 0.1
 
 
-def test_a_wrong_measurement_is_told(measured):
-    def change(kind, key, value):
-        rows = [dataclasses.replace(row, **{key: value}) for row in getattr(measured, kind)]
-        return [s.where for s in statements(dataclasses.replace(measured, **{kind: rows})) if not s.agrees]
+# Magnitude ----------------------------------------------------------------------------------------------------
 
-    assert set(change("blocks", "weights", 1e-6)) == {"eq. 12", "eq. 13"}
-    assert change("doubled", "own", 0.5) == ["5.2.2", "instead", "instead"]
-    assert set(change("gains", "error", 1e-6)) == {"eq. 32", "eq. 33", "eq. 34"}
-    assert change("descents", "along", 0.1) == ["5.2.2"]
-    last = dataclasses.replace(measured.blocks[-1], weights=float("nan"))
-    assert "eq. 13" in [s.where for s in statements(dataclasses.replace(measured, blocks=[*measured.blocks[:-1], last])) if not s.agrees]
-
-
-def test_longer_weights_learn_less(measured, numpy_backend):
-    assert measured.same_update and {d.norm for d in measured.descents} == {"none", *geometry.NORMALISED}
-    for update in measured.same_update:
-        for norm in geometry.NORMALISED:
-            assert update.divergence[norm] == pytest.approx(update.scale**-2, rel=0.02)
-    for descent in measured.descents:
-        lengths = [length for _, length, _ in descent.points]
-        if descent.norm == "none":
-            assert descent.along > 0.1 and descent.squares > 0.1
-        else:
-            assert lengths == sorted(lengths) and lengths[-1] > 1.2 * lengths[0]
-            assert descent.points[-1][2] == pytest.approx(growth.RATE / lengths[-1]**2)
+def _closed(model):
+    """E[u^2] / phi of Gaussian outputs, whose variance is the dispersion phi = 0.5 everywhere."""
+    summed = model.x @ model.weight
+    if model.norm in ("none", "weight"):
+        unit = summed / np.sqrt((model.weight**2).sum(0))
+    else:
+        axis = 0 if model.norm == "batch" else 1
+        unit = (summed - summed.mean(axis, keepdims=True)) / summed.std(axis, keepdims=True)
+    return (unit**2).mean(0) / 0.5
 
 
-def test_geometry_wants_float64_and_some_cases(numpy_backend):
-    with pytest.raises(BackendError, match="float64"):
-        geometry.examine(SimpleNamespace(name="small", device="a toy", dtypes=("float32",)))
-    with pytest.raises(UsageError, match="10 cases, found 9"):
-        geometry.examine(numpy_backend, cases=9)
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_metric_of_gaussian_outputs_in_closed_form(norm, numpy_backend):
+    model = exact(random_glm(norm, 1, 40), numpy_backend)
+    np.testing.assert_allclose(magnitude.metric(model, "gaussian"), _closed(model.glm), rtol=1e-9)
+
+
+def test_scales_shifts_and_sure_predictions(numpy_backend, monkeypatch):
+    """Batch and layer norm see no scale, batch norm no shift. The variance of a sure prediction is small: weight norm does
+    not see longer weights, the plain model does.
+    """
+    monkeypatch.setattr(magnitude, "CASES", 60)
+    report = magnitude.measure(numpy_backend, seed=3)
+    by = {(e["change"], e["family"], e["norm"]): e for e in report.content["effects"]}
+    for norm in NORMS:
+        sees_nothing = norm in ("batch", "layer")
+        for change, ratio in (("inputs x 4", 16), ("inputs x 0.25", 1 / 16), ("weights x 4", 1)):
+            effect = by[change, "gaussian", norm]
+            np.testing.assert_allclose([effect[key] for key in ("ratio", "least", "greatest")], 1 if sees_nothing else ratio, rtol=1e-9)
+        effect = by["inputs + 3", "gaussian", norm]
+        assert (max(abs(effect["least"] - 1), abs(effect["greatest"] - 1)) < 1e-9) == (norm == "batch")
+        assert by["weights x 4", "logistic", norm]["ratio"] == pytest.approx(1) if norm != "none" else by["weights x 4", "logistic", norm]["ratio"] < 0.5
+    assert report.agrees
+
+
+@pytest.mark.parametrize(("norm", "change", "agrees"), [("layer", "inputs x 4", False), ("layer", "inputs + 3", True), ("none", "inputs x 4", True)])
+def test_a_model_that_sees_the_scale_is_told(norm, change, agrees):
+    assert magnitude.Effect(change, "gaussian", norm, 1.01, 1.01, 1.01).agrees is agrees

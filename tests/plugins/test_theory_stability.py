@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 from duoln import nn
-from duoln.errors import UsageError
 from duoln.plugins.theory import stability
-from duoln.plugins.theory.stability import walks
 from duoln.randomness import Stream
 
 
-def test_a_plain_rnn_is_walked_as_its_formula_says(numpy_backend):
+def test_a_plain_rnn_is_walked_as_its_formula_says(numpy_backend, monkeypatch):
     steps, scale = 12, 2.0
-    [walk] = walks(numpy_backend, 5, steps, [scale]).of("rnn", "none")
+    monkeypatch.setattr(stability, "STEPS", steps)
+    hidden, gradient = stability.walk(numpy_backend, "rnn", "none", "w_h", scale, 5)
     params = nn.RNNCell(stability.INPUTS, stability.HIDDEN, norm="none").init(Stream(5, "stability.init"))
     rng = Stream(5, "stability")
     x, end = rng.gaussian((steps, stability.BATCH, stability.INPUTS)), rng.gaussian((stability.BATCH, stability.HIDDEN))
@@ -25,41 +24,36 @@ def test_a_plain_rnn_is_walked_as_its_formula_says(numpy_backend):
     for h in reversed(states):
         gradients.append(np.sqrt((g**2).sum() / len(g)))
         g = (g * (1 - h * h)) @ w_h.T
-    np.testing.assert_allclose(walk.state, [np.sqrt((h**2).mean()) for h in states], rtol=1e-10)
-    np.testing.assert_allclose(walk.gradient, gradients[::-1], rtol=1e-10)
+    np.testing.assert_allclose(hidden, states, rtol=1e-10)
+    np.testing.assert_allclose(gradient, gradients[::-1], rtol=1e-10)
 
 
 @pytest.mark.long
-def test_what_does_not_see_the_scale(be):
+def test_what_does_not_see_the_scale(be, monkeypatch):
     """In few steps, so that no network magnifies rounding much."""
-    measured = walks(be, steps=5, scales=(4.0,), eps=1e-10)
-    moved = {key: max(w.moved for w in measured.of(*key)) for key in
-             ((cell, norm, scaled) for cell in ("rnn", "lstm", "gru") for norm in ("none", "layer") for scaled in stability.SCALED)}
-    for (cell, norm, scaled), change in moved.items():
-        stays = norm == "layer" and (cell, scaled) != ("rnn", "w_h")  # eq. 4 norms the sum of both sides
-        assert change < 1e-3 if stays else change > 0.1, (cell, norm, scaled, change)
+    for name, value in (("STEPS", 5), ("SCALES", (1.0, 4.0)), ("EPS", 1e-10), ("DRAWS", 1)):
+        monkeypatch.setattr(stability, name, value)
+    for walk in stability.measure(be).content["walks"]:
+        stays = walk["norm"] == "layer" and (walk["cell"], walk["scaled"]) != ("rnn", "w_h")  # eq. 4 norms the sum of both sides
+        if walk["scale"] != 1:
+            assert walk["moved"] < 1e-3 if stays else walk["moved"] > 0.1, walk
 
 
 @pytest.mark.long
-def test_plain_gradients_vanish_and_explode(numpy_backend):
-    measured = walks(numpy_backend, steps=40)
-    spread = {}
-    for cell in ("rnn", "lstm", "gru"):
-        for norm in stability.NORMS:
-            first = [w.gradient[0] for w in measured.of(cell, norm)]
-            spread[cell, norm] = np.log10(max(first) / min(first))
-            assert all(w.gradient[-1] == pytest.approx(1.0) for w in measured.of(cell, norm))
-    assert all(spread[cell, "none"] > 8 for cell in ("rnn", "lstm", "gru"))
-    assert spread["lstm", "layer"] < 0.1 and spread["gru", "layer"] < 0.01
-    assert spread["rnn", "layer"] < spread["rnn", "none"] / 2
+def test_plain_gradients_vanish_and_explode(numpy_backend, monkeypatch):
+    monkeypatch.setattr(stability, "STEPS", 40)
+    content = stability.measure(numpy_backend).content
+    assert all(walk["gradient"][-1] == pytest.approx(1.0) for walk in content["walks"])
+    spans = {(s["cell"], s["norm"]): s["span"] for s in content["spans"] if s["seed"] == 0}
+    first = [walk["gradient"][0] for walk in content["walks"] if (walk["cell"], walk["norm"], walk["scaled"]) == ("rnn", "none", "w_h")]
+    assert spans["rnn", "none"] == pytest.approx(np.log10(max(first) / min(first)))
+    assert all(spans[cell, "none"] > 8 for cell in ("rnn", "lstm", "gru"))
+    assert spans["lstm", "layer"] < 0.1 and spans["gru", "layer"] < 0.01
+    assert spans["rnn", "layer"] < spans["rnn", "none"] / 2
 
 
-def test_an_explosion_is_a_finding_not_a_warning(numpy_backend):
-    measured = walks(numpy_backend, steps=4, scales=(1e308,))
-    assert not all(np.isfinite(w.gradient[0]) for w in measured.walks)
-
-
-@pytest.mark.parametrize("bad", [{"steps": 0}, {"scales": (1.0, -2.0)}, {"scales": (float("nan"),)}, {"eps": 0.0}])
-def test_arguments_that_make_no_sense(bad, numpy_backend):
-    with pytest.raises(UsageError, match="expected"):
-        walks(numpy_backend, **bad)
+def test_an_explosion_is_a_finding_not_a_warning(numpy_backend, monkeypatch):
+    for name, value in (("STEPS", 4), ("SCALES", (1.0, 1e308)), ("DRAWS", 1)):
+        monkeypatch.setattr(stability, name, value)
+    report = stability.measure(numpy_backend)
+    assert {s["span"] for s in report.content["spans"] if s["norm"] == "none"} == {float("inf")} and "overflow" in report.summary

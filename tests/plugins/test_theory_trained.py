@@ -1,4 +1,4 @@
-"""What is measured in training: how far the inputs of layers move, and Lipschitz constants along the gradient.
+"""What is measured in training: how far the inputs of layers move, Lipschitz constants, and units at the border.
 
 Measures by hand, of functions whose constants are known, and of a task whose trainer makes the same states.
 """
@@ -10,12 +10,11 @@ import pytest
 
 import duoln
 from duoln import ops, runtime
-from duoln.errors import DivergedError, UsageError
+from duoln.errors import DivergedError
+from duoln.plugins.convnet.task import ConvNetTask
 from duoln.plugins.las.task import Las
-from duoln.plugins.theory import shift, smoothness
-from duoln.plugins.theory.shift import Distribution
-from duoln.plugins.theory.smoothness import constants_at
-from duoln.plugins.theory.trained import Training
+from duoln.plugins.theory import trained
+from duoln.plugins.theory.trained import Training, constants_at
 from duoln.tasks import make_config
 from duoln.testing import check_error
 from duoln.training.train_step import make_gradients
@@ -26,56 +25,36 @@ TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden
 
 
 def _measure(what, variants=("none",), updates=4, every=2, seeds=(0,), **settings):
-    return what.measure(Training(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every))
-
-
-@pytest.mark.parametrize("what", [shift, smoothness])
-@pytest.mark.parametrize(("updates", "every"), [(0, 1), (3, 4), (3, 0)])
-def test_an_interval_must_fit(what, updates, every):
-    check_error(UsageError, lambda: _measure(what, updates=updates, every=every), f"[{what.__name__.rpartition('.')[2]}]", str(every))
+    return what(Training(Las(), variants, "smoke", {**TINY, **settings}, runtime.backend("numpy"), seeds, updates, every)).content
 
 
 # Movements ------------------------------------------------------------------------------------------------
 
 def test_movements_are_by_the_deviation_before():
-    before = Distribution(np.array([0.0, 1.0, 5.0]), np.array([2.0, 0.5, 0.0]))
-    after = Distribution(np.array([1.0, 0.0, 9.0]), np.array([1.0, 0.6, 3.0]))
-    assert shift.movement_of(before, after) == pytest.approx(((0.5 + 2.0) / 2, (0.5 + 0.2) / 2))  # the third was constant
-    assert shift.movement_of(before, before) == (0.0, 0.0)
-    assert all(np.isnan(shift.movement_of(before._replace(deviation=np.zeros(3)), after)))
+    before = np.array([0.0, 1.0, 5.0]), np.array([2.0, 0.5, 0.0])
+    after = np.array([1.0, 0.0, 9.0]), np.array([1.0, 0.6, 3.0])
+    assert trained.movement_of(before, after) == pytest.approx(((0.5 + 2.0) / 2, (0.5 + 0.2) / 2))  # the third was constant
+    assert trained.movement_of(before, before) == (0.0, 0.0)
+    assert all(np.isnan(trained.movement_of((before[0], np.zeros(3)), after)))
 
 
-def test_a_scale_of_all_inputs_changes_no_movement():
-    rng = np.random.default_rng(0)
-    before, after = (Distribution(rng.standard_normal(5), 0.5 + rng.random(5)) for _ in range(2))
-    scaled = [Distribution(100 * one.mean, 100 * one.deviation) for one in (before, after)]
-    assert shift.movement_of(*scaled) == pytest.approx(shift.movement_of(before, after))
+def test_nothing_moves_without_learning():
+    still = _measure(trained.shift, learning_rate=0.0)
+    assert all(value == 0 for m in still["movements"] for value in (*m["means"], *m["deviations"]))
 
 
-def test_nothing_moves_without_learning_and_everything_with_it():
-    still, moving = (_measure(shift, learning_rate=rate) for rate in (0.0, 1e-2))
-    assert all(value == 0 for m in still.movements for value in (*m.means, *m.deviations))
-    assert all(value > 0 for m in moving.movements for value in (*m.means, *m.deviations))
-
-
-def test_intervals_and_layers_of_each_variant():
-    measured = _measure(shift, ("none", "both"), updates=5, every=2)
-    assert measured.layers() == ["listener 1, gates", "listener 2", "listener 2, gates", "attention", "softmax"]
-    assert [(m.variant, m.layer) for m in measured.movements] == [(v, layer) for v in ("none", "both") for layer in measured.layers()]
-    assert all(m.updates == [2, 4] for m in measured.movements) and list(measured.losses) == ["none", "both"]
-    assert measured.dataset == "made sounds, synthetic" and [m.layer for m in measured.of("both", "softmax")] == ["softmax"]
-
-
-def test_each_seed_is_a_training_of_its_own():
-    several, alone = _measure(shift, seeds=(0, 3)), _measure(shift, seeds=(3,))
-    assert [(m.layer, m.seed) for m in several.movements] == [(layer, seed) for seed in (0, 3) for layer in alone.layers()]
-    assert several.seeds == [0, 3] and several.losses["none"][1:] == alone.losses["none"] != several.losses["none"][:1]
-    assert [m for m in several.movements if m.seed == 3] == alone.movements
+def test_each_variant_and_seed_is_a_training_of_its_own():
+    layers = ["listener 1, gates", "listener 2", "listener 2, gates", "attention", "softmax"]
+    several, alone = _measure(trained.shift, ("none", "both"), updates=5, seeds=(0, 3)), _measure(trained.shift, updates=5, seeds=(3,))
+    assert [(m["variant"], m["seed"], m["layer"]) for m in several["movements"]] == list(itertools.product(("none", "both"), (0, 3), layers))
+    assert all(m["updates"] == [2, 4] for m in several["movements"]) and several["dataset"] == "made sounds, synthetic"
+    assert several["seeds"] == [0, 3] and several["losses"]["none"][1:] == alone["losses"]["none"] != several["losses"]["none"][:1]
+    assert [m for m in several["movements"] if (m["variant"], m["seed"]) == ("none", 3)] == alone["movements"]
 
 
 def test_the_movement_is_that_of_the_trainers_own_states():
     task, backend = Las(), runtime.backend("numpy")
-    measured = _measure(shift, updates=2, every=1)
+    measured = _measure(trained.shift, updates=2, every=1)
     cfg = make_config(task, "none", "smoke", TINY)
     splits = task.data(cfg)
     trainer = Trainer(task, "none", cfg, splits, backend)
@@ -85,8 +64,8 @@ def test_the_movement_is_that_of_the_trainers_own_states():
         rows.append(task.layer_inputs(trainer.model, trainer.state["params"], probe)["softmax"].astype(np.float64))
         trainer.advance()
     moved = [np.mean(np.abs(b.mean(0) - a.mean(0)) / a.std(0)) for a, b in itertools.pairwise(rows)]
-    [softmax] = measured.of("none", "softmax")
-    np.testing.assert_allclose(softmax.means, moved, rtol=1e-6)
+    [softmax] = [m for m in measured["movements"] if m["layer"] == "softmax"]
+    np.testing.assert_allclose(softmax["means"], moved, rtol=1e-6)
 
 
 # Smoothness -----------------------------------------------------------------------------------------------
@@ -123,10 +102,9 @@ def test_without_a_slope_or_a_finite_loss_there_are_no_constants():
 @pytest.mark.long
 def test_looks_are_before_every_few_updates_of_the_trainer_on_the_batch_that_comes_next():
     task, backend = Las(), runtime.backend("numpy")
-    measured = _measure(smoothness, ("none", "both"), updates=5, every=2, seeds=(0, 3))
-    assert [(c.variant, c.seed) for c in measured.constants] == [("none", 0), ("none", 3), ("both", 0), ("both", 3)]
-    assert all(c.updates == [0, 2, 4] and len(c.loss) == len(c.gradient) == 3 for c in measured.constants)
-    assert measured.dataset == "made sounds, synthetic" and measured.seeds == [0, 3]
+    measured = _measure(trained.smoothness, ("none", "both"), updates=5, every=2, seeds=(0, 3))
+    assert [(c["variant"], c["seed"]) for c in measured["constants"]] == [("none", 0), ("none", 3), ("both", 0), ("both", 3)]
+    assert all(c["updates"] == [0, 2, 4] and len(c["loss"]) == len(c["gradient"]) == 3 for c in measured["constants"])
     cfg = make_config(task, "none", "smoke", {**TINY, "seed": 3})
     splits = task.data(cfg)
     trainer = Trainer(task, "none", cfg, splits, backend)
@@ -135,5 +113,22 @@ def test_looks_are_before_every_few_updates_of_the_trainer_on_the_batch_that_com
     gradients = make_gradients(task, trainer.model)
     batch = runtime.to_tensors(splits.train(2), backend)
     expected = constants_at(lambda params: gradients(params, batch), trainer.state["params"])
-    own = measured.of("none")[1]
-    assert (own.loss[1], own.gradient[1]) == pytest.approx(expected, rel=1e-4)
+    own = measured["constants"][1]
+    assert (own["loss"][1], own["gradient"][1]) == pytest.approx(expected, rel=1e-4)
+
+
+# Borders --------------------------------------------------------------------------------------------------
+
+def test_rates_are_of_the_outermost_row_and_column_and_of_the_rest():
+    on = np.zeros((2, 4, 3, 1), bool)
+    on[0, 0, :, 0] = on[1, 1, 1, 0] = True
+    assert trained.rates_of(on) == (3 / (2 * 10), 1 / (2 * 2))
+    border, inside = trained.rates_of(np.ones((2, 2, 2, 3), bool))
+    assert border == 1 and np.isnan(inside)
+
+
+def test_every_layer_with_a_convolution_has_rates_of_each_variant_and_seed():
+    measured = trained.borders(Training(ConvNetTask(), ("none", "wn"), "smoke", {}, runtime.backend("numpy"), (0, 1), 2, 1)).content
+    layers = [f"{stage}.block{k}" for stage in ("first", "second", "third") for k in (1, 2, 3)]
+    assert [(r["variant"], r["seed"], r["layer"]) for r in measured["rates"]] == list(itertools.product(("none", "wn"), (0, 1), layers))
+    assert all(0 < r["border"] < 1 and 0 < r["inside"] < 1 for r in measured["rates"])

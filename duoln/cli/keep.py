@@ -6,13 +6,12 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from duoln.cli import facts
+from duoln.cli import console, facts
 from duoln.cli.report import runs_of_one_task
 from duoln.errors import UsageError
 from duoln.system.paths import path_argument
-from duoln.tasks import Command
 
 if TYPE_CHECKING:
     from duoln.runs.curve import Curve
@@ -22,7 +21,9 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages, on every system."""
 
 
-def _add_options(keep: argparse.ArgumentParser) -> None:
+def add_command(commands: Any) -> None:
+    """Add `keep` to the command line."""
+    keep = commands.add_parser("keep", help="keep settings, figures and curves of ended runs beside the task's code")
     keep.add_argument("runs", nargs="+", type=path_argument, metavar="RUN", help="a run folder, or a folder of runs")
     keep.add_argument("--as", required=True, dest="name", metavar="NAME",
                       help="the name of these results; they replace what was kept under it")
@@ -31,10 +32,10 @@ def _add_options(keep: argparse.ArgumentParser) -> None:
                            "refused)")
     facts.add_plugin_option(keep)
     keep.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    keep.set_defaults(run=_keep)
 
 
 def _keep(args: argparse.Namespace) -> int:
-    from duoln.cli import console
     from duoln.runs import kept
 
     if Path(args.name).name != args.name or args.name.startswith("."):
@@ -43,15 +44,17 @@ def _keep(args: argparse.Namespace) -> int:
     for curve in curves:
         kept.check_ended(curve)
     target = (_home(task) if args.to is None else args.to) / args.name
-    _check_task(task, target)
+    before = [path for path in target.glob("*") if kept.is_kept(path)]
+    if stranger := next((name for path in before if (name := kept.read(path).task) != task.name), None):
+        raise UsageError(f"[keep] {target}: expected results of {task.name}, found some of {stranger}; choose another "
+                         "name with --as")
     folders = [target / name for name in _names(task, curves)]
     for curve, folder in zip(curves, folders, strict=True):
         size = sum(path.stat().st_size for path in kept.keep(curve, folder))
         console.say(f"kept {folder}, {-(-size // 1024)} KiB")
-    for old in sorted(path for path in target.iterdir() if path.is_dir() and path not in folders):
-        if kept.is_kept(old):
-            kept.remove(old)
-            console.say(f"removed {old}, which was kept before")
+    for old in sorted(set(before).difference(folders)):
+        kept.remove(old)
+        console.say(f"removed {old}, which was kept before")
     if args.json:
         console.put_json({"task": task.name, "kept": [str(folder) for folder in folders]})
     return 0
@@ -73,16 +76,6 @@ def _home(task: Task) -> Path:
     return home
 
 
-def _check_task(task: Task, target: Path) -> None:
-    """Raises UsageError if another task's results are in the folder: they would be replaced."""
-    from duoln.runs import kept
-
-    before = [kept.read(path).task for path in target.glob("*") if kept.is_kept(path)]
-    if stranger := next((name for name in before if name != task.name), None):
-        raise UsageError(f"[keep] {target}: expected results of {task.name}, found some of {stranger}; choose another "
-                         "name with --as")
-
-
 def _names(task: Task, curves: Sequence[Curve]) -> list[str]:
     """For each run its variant, and the settings in which the runs differ.
 
@@ -100,6 +93,3 @@ def _names(task: Task, curves: Sequence[Curve]) -> list[str]:
             raise UsageError(f"[keep] expected runs of different settings, found {names[name].path} and {curve.path}")
         names[name] = curve
     return list(names)
-
-
-COMMAND = Command("keep", "keep settings, figures and curves of ended runs beside the task's code", _add_options, _keep)
