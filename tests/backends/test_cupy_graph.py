@@ -1,6 +1,6 @@
 """Compiled steps over CuPy as one CUDA graph: the bits of the step itself, and what a graph cannot repeat is not repeated.
 
-Over the stand-in a launch finds its pool full of NaN, and the tests below break the graph on purpose.
+Over the stand-in a launch finds its pool full of NaN.
 """
 
 import warnings
@@ -273,6 +273,3 @@ def test_without_cublas_the_reason_is_said(gpu, cublas, monkeypatch):
     with pytest.warns(CompileWarning, match="libcublas.so.12, which CuPy uses, cannot be loaded"):
         assert [compiled(_tensor(gpu, k)).item() for k in range(4)] == [0.0, 2.0, 4.0, 6.0]
     assert "libcublas.so.12" in gpu.info()["compiled_steps"]
-
-
-# A graph that is broken on purpose -----------------------------------------------------------------------------
