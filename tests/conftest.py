@@ -108,12 +108,6 @@ def cublas(gpu):
 
 
 @pytest.fixture
-def graph(gpu):
-    """The module of graphs that this backend uses."""
-    return type(gpu).repeat.__globals__["cuda_graph"]
-
-
-@pytest.fixture
 def numpy_backend():
     return runtime.backend("numpy")
 

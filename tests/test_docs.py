@@ -15,7 +15,6 @@ from duoln.runtime import native_facts
 from duoln.system import stopping
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "duoln" / "docs"
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in (
     ROOT / "README.md", ROOT / ".github/CONTRIBUTING.md",
     *(path for top in ("duoln", "kernels", "plugins", "examples") for path in (ROOT / top).rglob("*.md"))))

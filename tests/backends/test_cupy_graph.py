@@ -1,6 +1,6 @@
 """Compiled steps over CuPy as one CUDA graph: the bits of the step itself, and what a graph cannot repeat is not repeated.
 
-Over the stand-in a launch finds its pool full of NaN, and the tests below break the graph on purpose.
+Over the stand-in a launch finds its pool full of NaN.
 """
 
 import warnings

@@ -1,6 +1,9 @@
 """Attributes of an operator: how they reach the gradient, and the defaults that checks and `explain` fill in."""
 
 
+import inspect
+import pydoc
+
 import numpy as np
 import pytest
 
@@ -109,3 +112,11 @@ def test_explain_where_no_rule_is_needed(be):
         return x
 
     check_error(UsageError, lambda: same.explain(duoln.tensor(1.0, be)), "[same] explain", "none is needed")
+
+
+def test_help_has_the_signature():
+    for name in ("softmax", "layer_norm", "lstm"):
+        operator = getattr(ops, name)
+        text = pydoc.plain(pydoc.render_doc(operator))
+        assert f"\n{name}{str(inspect.signature(operator)).partition(' ')[0]}" in text
+        assert operator.__doc__.strip().splitlines()[0].strip() in text
