@@ -13,7 +13,7 @@ from duoln.backends.protocol import Array
 from duoln.kernels import host
 from duoln.kernels.launch import Launch
 from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.product.multiply import multiply
+from duoln.kernels.linear.multiply import multiply
 from duoln.kernels.recurrent.positions import Positions, Units, states
 
 FILE = "recurrent/centred.cpp"

@@ -27,7 +27,7 @@ _WORTH_THREADS = 1 << 21
 _WORTH_THREADS_BYTES = 1 << 22
 """The same for few rows, in bytes of the second matrix: they wait for its memory."""
 
-FILE = "product/product.cpp"
+FILE = "linear/product.cpp"
 _TEXT = FILE.removesuffix(".cpp")
 
 _product = Launch(_TEXT, "product", "a: own, b: own, added: own?, out: own, sums: own?, rows: int64, depth: int64, "
