@@ -17,12 +17,15 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
-from duoln.kernels.linear.few_rows import FILE, MOST_ROWS, differentiate, multiply_few_rows
 from duoln.kernels.linear.multiply import (
+    FEW_ROWS_FILE,
     LEAST_OF_VECTOR,
+    MOST_ROWS,
+    differentiate,
     multiply,
     multiply_and_activate,
     multiply_and_sum,
+    multiply_few_rows,
     multiply_pieces,
     refusal,
     through_activation,
@@ -86,7 +89,7 @@ def _few_supports(be: Backend, x: Array, weight: Array, bias: Array | None = Non
         return f"it is for 1 to {MOST_ROWS} rows"
     if not weight.flags.c_contiguous:
         return "the weight is not contiguous"
-    return native.refusal(FILE, x.dtype)
+    return native.refusal(FEW_ROWS_FILE, x.dtype)
 
 
 def _few_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:

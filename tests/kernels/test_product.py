@@ -11,8 +11,7 @@ import duoln
 from duoln import ops
 from duoln.kernels import native
 from duoln.kernels.linear import multiply as module
-from duoln.kernels.linear.few_rows import MOST_ROWS, MOST_ROWS_TRANSPOSED
-from duoln.kernels.linear.multiply import multiply, multiply_and_sum, multiply_pieces
+from duoln.kernels.linear.multiply import MOST_ROWS, MOST_ROWS_TRANSPOSED, multiply, multiply_and_sum, multiply_pieces
 from duoln.testing import check_rule
 
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
