@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 from duoln.errors import KernelError
 from duoln.kernels import host, source
 from duoln.kernels.native import storage, toolchain
-from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
 from duoln.system import filesystem
 from duoln.system.stopping import deferred
+from duoln.system.visible import say
 
 _SECONDS = 300.0
 _SLOW_SECONDS = 5.0

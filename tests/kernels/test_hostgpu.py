@@ -2,9 +2,7 @@
 them, and refuses what hangs, races, reaches outside of an array or does not fit a device.
 """
 
-import os
 import sys
-import warnings
 from functools import partial
 
 import numpy as np
@@ -515,17 +513,3 @@ def test_grids_of_whole_clusters_of_a_size_that_was_asked_for():
         with pytest.raises(HostGpuError, match=message):
             in_clusters(BEGIN, 0, **options)
     in_clusters(BEGIN, 0, cluster=16, blocks=16, most_cluster=16)
-
-
-def test_a_forked_process_launches_by_itself():
-    """It shares no memory with its parent, whose next launch finds its own."""
-    launch = partial(run, kernel("float* y", "y[threadIdx.x] += 1;"), y := zeros(64), block=(64,))
-    launch()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # BLAS has threads, which the child does not need
-        child = os.fork()
-    if not child:
-        launch()
-        os._exit(0 if (y == 2).all() else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    np.testing.assert_array_equal(launch(), np.full(64, 2))
