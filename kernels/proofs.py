@@ -133,7 +133,7 @@ class Proofs:
                 self._write([verdict])
         if verdict.state == SET_ASIDE:
             say(f"{verdict.name} is set aside on {self._backend.device}, the next rule runs: "
-                        f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
+                f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
         return verdict
 
     @cached_property
@@ -184,7 +184,7 @@ class Proofs:
             except (WorkerLostError, OSError) as error:
                 self._worker, self._no_worker = None, str(error)
                 say("rules are trusted without a proof, for which no second process can use the device: "
-                            f"{_first_line(self._no_worker)}")
+                    f"{_first_line(self._no_worker)}")
             except BaseException:
                 self._end()
                 raise
