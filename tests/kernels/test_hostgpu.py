@@ -371,17 +371,13 @@ def test_a_table_of_addresses():
 
 # The order of accesses --------------------------------------------------------------------------------------
 
-@pytest.mark.few
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("entry", ["exchange_by_counter", "exchange_by_flags"])
-def test_blocks_wait_for_each_other_by_flags(entry, seed):
-    """Our own exchanges, of blocks that are there at once."""
+def test_blocks_wait_for_each_other_by_flags(seed):
+    """Our own exchange, of blocks that are there at once."""
     flags, blocks, rounds = zeros(6, dtype=np.uint32), 6, 4
-    program = hostgpu.compile(source.text("device_limits/exchange.cu"))
-    program.launch(entry, (blocks,), (64,), [flags[:1] if "counter" in entry else flags, np.int32(rounds),
-                                             np.int32(blocks)], seed=seed,
-                   cooperative=True)
-    np.testing.assert_array_equal(flags, [blocks * rounds] + [0] * 5 if "counter" in entry else [rounds] * 6)
+    hostgpu.compile(source.text("device_limits/exchange.cu")).launch(
+        "exchange_by_flags", (blocks,), (64,), [flags, np.int32(rounds), np.int32(blocks)], seed=seed, cooperative=True)
+    np.testing.assert_array_equal(flags, [rounds] * 6)
 
 
 @pytest.mark.few
