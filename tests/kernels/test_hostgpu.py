@@ -414,12 +414,6 @@ def test_threads_take_turns_between_accesses(seed):
     np.testing.assert_array_equal(run(kernel("float* y", body), zeros(2), block=(2,), seed=seed), [2, 1])
 
 
-def test_different_seeds_give_racing_blocks_different_turns():
-    """Eight blocks that ask, by volatile accesses, who was there before them."""
-    text = kernel("float* y", "volatile float* v = y; if (threadIdx.x == 0) { const float n = v[0]; v[0] = n + 1; y[1 + blockIdx.x] = n; }")
-    assert len({tuple(run(text, zeros(9), grid=(8,), block=(32,), seed=seed)) for seed in MANY}) > 5
-
-
 # Clusters of blocks that push into each other's shared memory -----------------------------------------------
 
 BEGIN = """
