@@ -28,11 +28,11 @@ from duoln.backends.protocol import NO_CASE, PROVED, SET_ASIDE, TRUSTED, Array, 
 from duoln.core.rule import Rule
 from duoln.errors import CheckpointError
 from duoln.kernels import source
-from duoln.kernels.native import remarks
 from duoln.system import processes
 from duoln.system.filesystem import lock, make_folder, write_atomically
 from duoln.system.paths import cache_folder
 from duoln.system.processes import Worker, WorkerLostError
+from duoln.system.visible import say
 
 _FLOAT32 = "float32"
 _START_SECONDS = 60.0
@@ -132,8 +132,8 @@ class Proofs:
             if verdict.state != TRUSTED or verdict.reason == NO_CASE:
                 self._write([verdict])
         if verdict.state == SET_ASIDE:
-            remarks.say(f"{verdict.name} is set aside on {self._backend.device}, the next rule runs: "
-                        f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
+            say(f"{verdict.name} is set aside on {self._backend.device}, the next rule runs: "
+                f"{verdict.case}: {_first_line(verdict.reason)} (`duoln doctor` says more)")
         return verdict
 
     @cached_property
@@ -144,7 +144,7 @@ class Proofs:
     def _prove(self, key: Key) -> Verdict:
         if not self._has_said:
             self._has_said = True
-            remarks.say(f"proving the kernels on {self._backend.device}, once; verdicts are kept in {_folder()}")
+            say(f"proving the kernels on {self._backend.device}, once; verdicts are kept in {_folder()}")
         request = {"kind": "rule", **dict(zip(Verdict._fields, key, strict=False))}
         verdict = Verdict(*key, TRUSTED)
         for seconds in _CASE_SECONDS:
@@ -183,8 +183,8 @@ class Proofs:
                 self._worker.ready(_START_SECONDS)
             except (WorkerLostError, OSError) as error:
                 self._worker, self._no_worker = None, str(error)
-                remarks.say("rules are trusted without a proof, for which no second process can use the device: "
-                            f"{_first_line(self._no_worker)}")
+                say("rules are trusted without a proof, for which no second process can use the device: "
+                    f"{_first_line(self._no_worker)}")
             except BaseException:
                 self._end()
                 raise
@@ -222,7 +222,7 @@ class Proofs:
             make_folder(_folder())
             write_atomically(self._file, json.dumps(content, indent=1).encode())
         except CheckpointError as error:
-            remarks.say(f"the verdicts cannot be kept: {error}")
+            say(f"the verdicts cannot be kept: {error}")
 
     def _read(self) -> list[Verdict]:
         try:

@@ -12,11 +12,9 @@ from duoln.bench.clock import Work
 from duoln.bench.row import Row
 from duoln.errors import KernelError
 from duoln.kernels.device_limits import (
-    BY_COUNTER,
     BY_FLAGS,
     COPY,
     EXCHANGING,
-    IN_CLUSTER,
     NOTHING,
     PUSH,
     PUSHES,
@@ -48,9 +46,7 @@ LIMITS: Mapping[str, Limit] = {
     "device copy": Limit(COPY, 2 * MIB << 20), "device read": Limit(READ, MIB << 20),
     "device write": Limit(WRITE, MIB << 20), "launch of our kernel": Limit(NOTHING),
     "product 64 x 256 x 1024": Limit(None),
-    "exchange by a counter": Limit(BY_COUNTER, None, EXCHANGING),
     "exchange by flags": Limit(BY_FLAGS, None, EXCHANGING),
-    "exchange in a cluster": Limit(IN_CLUSTER, None, _CLUSTER),
     "push and wait in a cluster": Limit(TOLD_IN_CLUSTER, None, _CLUSTER),
     **{f"push by {each['WIDTH']} bytes in a cluster": Limit(
         PUSH[each["WIDTH"]], each["CLUSTER"] * each["THREADS"] * 4, each["CLUSTER"], True) for each in PUSHES}}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import unicodedata
 
 _KEPT = "\n\t\u200c\u200d"
@@ -17,3 +19,10 @@ def visible(text: str) -> str:
         return text
     return "".join(c if c.isprintable() or c in _KEPT or unicodedata.category(c) == "Zs"
                    else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def say(text: str) -> None:
+    """Write a line, or several, to stderr. One that cannot be written is lost: it does not decide what is computed."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(visible(f"duoln: {text}"), file=sys.stderr, flush=True)

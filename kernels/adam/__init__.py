@@ -1,20 +1,68 @@
-"""Adam on the CPU, compiled: all tensors of a model in one call, each value read and written once."""
+"""Adam and the norm of many tensors on the CPU, compiled: all of them in one call, each value read and written once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Factors, Rule
-from duoln.kernels import native
-from duoln.kernels.global_norm import table
+from duoln.core.arguments import described
+from duoln.core.step.symbol import is_traced, tracing
+from duoln.errors import DtypeError
+from duoln.kernels import host, native
+from duoln.kernels.adam.tensors import TENSORS, THREADS
 from duoln.kernels.host import as_array, contiguous, empty, empty_like, row
 from duoln.kernels.launch import Launch, fused
 from duoln.kernels.launch.declared import Layout
-from duoln.kernels.tensors import TENSORS, THREADS
-from duoln.ops.update import Correction, adam_rates, adam_update, are_apart
+from duoln.ops import global_norm
+from duoln.ops.update import Correction, adam_rates, adam_update, are_apart, norm_vjp
+
+_NORM_FILE = "adam/global_norm.cpp"
+
+_global_norm = Launch("adam/global_norm", "global_norm", "places: own int64, sizes: own int64, norm: own, "
+                                                         "tensors: int64, threads: int32")
+
+
+_NORM = {**TENSORS, "ROLES": 1}
+SUM_SQUARES = Launch("adam/global_norm", "sum_squares", "squares: own float64, blocks: int32, tensors: struct",
+                     lambda blocks: Layout((blocks,), (THREADS,), _NORM))
+ROOT_OF_SUM = Launch("adam/global_norm", "root_of_sum", "squares: float64[count] -> norm: real[]",
+                     lambda: Layout((1,), (THREADS,), _NORM))
+"""Those of `adam.cupy`; the second gives the root of the sum of (n,) numbers, 0-d."""
+
+
+def table(*roles: Sequence[Array]) -> tuple[Any, Array]:
+    """The places (`host.places`) of the arrays of each role, (roles, tensors), and the number of values of each tensor.
+
+    Raises:
+        DtypeError: one is not an array; the scalars of NumPy have no address that lasts.
+    """
+    arrays = list(chain(*roles))
+    for a in arrays:
+        if not isinstance(a, np.ndarray):
+            raise DtypeError(f"[table] expected arrays, found {described(a)}")
+    sizes = np.array([a.size for a in roles[0]], np.int64)
+    if tracing and is_traced(arrays):
+        return tuple([(a,) for a in arrays]), sizes
+    return host.places(arrays).reshape(len(roles), -1), sizes
+
+
+def _norm_supports(be: Backend, *arrays: Array) -> str | None:
+    return native.refusal(_NORM_FILE, arrays[0].dtype)
+
+
+def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
+    whole = [host.contiguous(host.as_array(a)) for a in arrays]
+    places, sizes = table(whole)
+    norm = host.empty((), arrays[0].dtype)
+    _global_norm[be.name](places, sizes, norm, len(whole), native.threads_for(sum(a.nbytes for a in whole)))
+    return norm, (arrays, norm)
+
 
 _FILE = "adam/adam.cpp"
 _PASSES = 7
@@ -80,6 +128,7 @@ def attach(backend: str) -> None:
     """Add the rules to `adam_rates`, and to `adam_update` of NumPy's arrays; the others are in files of their own."""
     if backend == "numpy":
         adam_update.add(Rule("compiled", _forward, supports=_supports, takes_factors=True), backend="numpy")
+        global_norm.add(Rule("compiled", _norm_forward, norm_vjp, _norm_supports), backend="numpy")
     _attach_rates(backend)
 
 

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "functions.h"
-#include "../global_norm/blocks.h"
+#include "blocks.h"
 #include "rows.h"
 
 // A tensor's arrays: parameters, gradients, both moments, and where the new ones go, which may be the same places.

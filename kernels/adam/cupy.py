@@ -1,19 +1,47 @@
-"""Adam on CUDA: one launch updates every tensor of the model, in place if the caller donates its arrays.
+"""Adam and the common norm of many tensors on CUDA: a launch updates every tensor of the model, in place if the caller
+donates its arrays.
 
 The same pass adds up the squares of the gradients; a second small launch gives their norm, a third one the rates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import cupy
+import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
-from duoln.kernels.adam import ADAM, UPDATE
-from duoln.kernels.global_norm import ROOT_OF_SUM
-from duoln.kernels.global_norm.cupy import partial_sums, refusal
-from duoln.kernels.tensors import Tensors
-from duoln.ops.update import adam_update, are_apart
+from duoln.kernels.adam import ADAM, ROOT_OF_SUM, SUM_SQUARES, UPDATE
+from duoln.kernels.adam.tensors import Tensors
+from duoln.kernels.launch import cuda as launch
+from duoln.ops import global_norm
+from duoln.ops.update import adam_update, are_apart, norm_vjp
+
+
+def refusal(*arrays: Array) -> str | None:
+    """The reason why kernels over lists of tensors cannot take these; None if they can."""
+    if any(a.dtype != np.float32 for a in arrays):
+        return "the kernel is for float32"
+    if not all(a.flags.c_contiguous for a in arrays):
+        return "an array is not contiguous"
+    return launch.too_large(*arrays) if any(a.size for a in arrays) else "there are no values"
+
+
+def partial_sums(pieces: Sequence[Tensors]) -> Array:
+    """Room for a sum of squares of each block of these lists."""
+    return cupy.empty(sum(piece.blocks for piece in pieces), dtype=np.float64)
+
+
+def _norm_forward(be: Backend, *arrays: Array) -> tuple[Array, Any]:
+    pieces = Tensors.of(arrays)
+    squares = partial_sums(pieces)
+    for piece in pieces:
+        SUM_SQUARES[be.name](squares[piece.first:], piece.blocks, piece.by_value)
+    norm = ROOT_OF_SUM[be.name](squares)
+    return norm, (arrays, norm)
 
 
 def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Array | None,
@@ -30,6 +58,8 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
 
 
 def attach() -> None:
-    """Add the rule to `adam_update`."""
+    """Add the rules to `adam_update` and `global_norm`."""
+    global_norm.add(Rule("cuda two launches", _norm_forward, norm_vjp, lambda be, *arrays: refusal(*arrays)),
+                    backend="cupy")
     adam_update.add(Rule("cuda one pass", _forward, None, lambda be, rate, eps, scale, keep, *arrays, **attrs:
                          refusal(rate, eps, *arrays)), backend="cupy")

@@ -1,4 +1,4 @@
-"""The cases of convolution and of what is used with it: pooling and batch norm."""
+"""The cases of convolution and of pooling."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ def cases() -> Iterator[Case]:
                              ((1, 5, 4, 2), (2, 2, 2, 2), {"dilation": (3, 2), "padding": (1, 0)})):
         yield _conv(x, weight, **attrs)._replace(layouts=True)
     yield from _pools()
-    yield from _channels()
 
 
 def _conv(x: Sequence[int], weight: Sequence[int], stride: Sizes = 1, padding: Sizes = 0, **attrs: Any) -> Case:
@@ -59,17 +58,3 @@ def _pools() -> Iterator[Case]:
 def _pool(shape: Sequence[int], size: int, stride: int) -> Case:
     return Case("max_pool2d", f"{shape}, {size} x {size}, stride {stride}", drawn(shape, seed=shape),
                 {"size": size, "stride": stride}, size ** 2)
-
-
-def _channels() -> Iterator[Case]:
-    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
-        yield _batch_norm(shape, False)
-    for few in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
-        for unbiased in (False, True):
-            yield _batch_norm(few, unbiased)._replace(layouts=True)
-
-
-def _batch_norm(shape: Sequence[int], unbiased: bool) -> Case:
-    row = shape[-1:]
-    return Case("batch_norm", f"{shape}{', unbiased' * unbiased}", drawn(shape, row, row, seed=shape),
-                {"eps": 1e-2, "unbiased": unbiased}, prod(shape))

@@ -29,9 +29,7 @@ COPY = Launch(_MEMORY, "device_copy", "x: real[values], y: own, count: int32", _
 WRITE = Launch(_MEMORY, "device_write", "y: own, count: int32", _of_memory)
 READ = Launch(_MEMORY, "device_read", "x: real[values], never: own, count: int32", _of_memory)
 NOTHING = Launch(_MEMORY, "device_nothing", "count: int32", lambda: Layout((1,), (32,)))
-BY_COUNTER = Launch(_EXCHANGE, "exchange_by_counter", f"arrived: own uint32, {_SIGNALS}", _of_blocks)
 BY_FLAGS = Launch(_EXCHANGE, "exchange_by_flags", f"flags: own uint32, {_SIGNALS}", _of_blocks)
-IN_CLUSTER = Launch(_EXCHANGE, "exchange_in_cluster", f"heard: own uint32, {_SIGNALS}", _of_blocks)
 TOLD_IN_CLUSTER = Launch(_EXCHANGE, "tell_in_cluster", f"heard: own uint32, {_SIGNALS}", _of_blocks)
 
 

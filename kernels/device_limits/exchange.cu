@@ -4,20 +4,6 @@
 #include "common.cuh"
 #include "../recurrent/cluster.cuh"
 
-// One counter for all: the last to come lets everybody go. `arrived` begins at 0.
-ENTRY(exchange_by_counter) {
-    for (int round = 1; round <= rounds; ++round) {
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(arrived, 1u);
-            while (*reinterpret_cast<volatile unsigned*>(arrived) < unsigned(round) * gridDim.x) {}
-            __threadfence();
-        }
-        __syncthreads();
-    }
-}
-
 // A flag for each block, which is the value itself: thread i waits for block i. `flags` begin at 0; as many threads as
 // blocks, or more.
 ENTRY(exchange_by_flags) {
@@ -34,29 +20,13 @@ ENTRY(exchange_by_flags) {
     }
 }
 
-// Eight blocks of a cluster: each writes 4 bytes into its neighbour's shared memory, then all wait. From sm_90 on;
-// elsewhere it does nothing, and `heard` keeps its zeros.
+// The exchange of a walk (recurrent/cluster_walk.cuh): each of eight blocks pushes four bytes to all eight, and waits for theirs. From
+// sm_90 on; elsewhere it does nothing, and `heard` keeps its zeros.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define OF_EIGHT __cluster_dims__(8, 1, 1)
 #else
 #define OF_EIGHT
 #endif
-ENTRY(exchange_in_cluster, OF_EIGHT) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    __shared__ unsigned slot[2];
-    cluster_barrier();  // all blocks are there
-    for (int round = 1; round <= rounds; ++round) {
-        if (threadIdx.x == 0) {
-            const unsigned remote = address_in(&slot[round & 1], (cluster_rank() + 1) % 8);
-            asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote), "r"(round) : "memory");
-        }
-        cluster_barrier();
-    }
-    if (threadIdx.x == 0) heard[blockIdx.x] = slot[rounds & 1];
-#endif
-}
-
-// The exchange of a walk (recurrent/cluster_walk.cuh): each block pushes four bytes to all eight, and waits for theirs.
 ENTRY(tell_in_cluster, OF_EIGHT) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     __shared__ float told[2][8];

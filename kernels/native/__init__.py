@@ -11,7 +11,7 @@ The first kernel that is missing is compiled together with those that the functi
 the program goes on as soon as the one is there that it asked for.
 
 The order to read in: `toolchain` (the compiler), `processor` (the CPU), `storage` (the folder), `building`,
-`background`, `foresight`, `loading`, `entries`; `remarks` writes what is said.
+`background`, `foresight`, `loading`, `entries`.
 """
 
 from duoln.kernels.host import address, threads_for

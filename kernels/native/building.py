@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any, NamedTuple
 
 from duoln.errors import KernelError
 from duoln.kernels import host, source
 from duoln.kernels.native import storage, toolchain
-from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Record, Unit
 from duoln.kernels.native.toolchain import Compiler
 from duoln.system import filesystem
 from duoln.system.stopping import defer_signals
+from duoln.system.visible import say
 
 _SECONDS = 300.0
 _SLOW_SECONDS = 5.0
@@ -75,8 +75,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-class _NotStartedError(Exception):
-    """A compiler that cannot be started; the message is its command and why."""
+class _NotStartedError(OSError):
+    """A compiler that cannot be started; the message says why."""
 
 
 class _UnusableError(Exception):
@@ -158,47 +158,36 @@ def _make_for_all(folder: Path) -> None:
 def trial(chosen: Compiler) -> str | None:
     """Why nothing that a compiler makes in the folder can be loaded; None if it can.
 
-    A program that answers may lack its assembler, or compile C alone, and a folder may be one where nothing runs.
+    A program that answers may lack its assembler, or compile C alone, and a folder may be one where nothing runs. Zig
+    takes some 40 s at its very first use.
     """
+    command = [*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE)]
     try:
         with _alone(storage.folder()), tempfile.TemporaryDirectory(dir=storage.folder(), prefix=_ASIDE) as aside:
-            text, made = Path(aside, "trial.cpp"), Path(aside, "trial.so")
-            text.write_text(_TRIAL, encoding="utf-8")
-            problem = _trial_refusal([*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE), str(text), "-o",
-                                   str(made)], chosen.version, Path(aside))
-            if problem is None and made.is_file():
-                answer = storage.find(ctypes.CDLL(str(made)), "duoln_trial")(_ANSWER)
-                return None if answer == _ANSWER else f"its code gives {answer} in the place of {_ANSWER}"
-            return problem or "it makes no file"
+            running = _start(Unit("trial.cpp", ""), _TRIAL, command, Path(aside, "trial"))
+            try:
+                _wait(running, chosen.version)
+            finally:
+                _end(running.process)
+            if running.process.returncode:
+                words = running.log.read_text(encoding="utf-8", errors="replace").strip()
+                return f"it says {(words.splitlines() or ['nothing'])[0]}"
+            if not running.built.is_file():
+                return "it makes no file"
+            answer = storage.find(ctypes.CDLL(str(running.built)), "duoln_trial")(_ANSWER)
+            return None if answer == _ANSWER else f"its code gives {answer} in the place of {_ANSWER}"
     except OSError as error:
         return str(error)
 
 
-def _trial_refusal(command: Sequence[str], name: str, aside: Path) -> str | None:
-    """Why a compiler does not do what it is told; None if it does. Zig takes some 40 s at its very first use."""
-    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, encoding="utf-8", errors="replace",
-               start_new_session=True, env=_with_room(aside)) as process:
-        try:
-            words = _words_of(process, name)
-        except TimeoutExpired:
-            return f"it takes more than {_SECONDS:.0f} s"
-        finally:
-            _end(process)
-    return f"it says {(words.splitlines() or ['nothing'])[0]}" if process.returncode else None
-
-
-def _words_of(process: Popen[str], name: str) -> str:
-    """The output of a compiler until it ends; a line says that it takes long."""
-    try:
-        return process.communicate(timeout=_SLOW_SECONDS)[0].strip()
-    except TimeoutExpired:
-        say(f"waiting for {name}")
-        return process.communicate(timeout=_SECONDS)[0].strip()
-
-
-def _with_room(aside: Path) -> dict[str, str]:
-    """The variables of a compiler, whose own files go aside, too: the system's folder for them may be full."""
-    return {**os.environ, "TMPDIR": str(aside)}
+def _wait(running: Running, name: str) -> None:
+    """Wait until a compiler ends; a line says that it takes long."""
+    told_at = time.monotonic() + _SLOW_SECONDS
+    while not _has_ended(running):
+        if time.monotonic() > told_at:
+            say(f"waiting for {name}")
+            told_at = running.deadline
+        time.sleep(_POLL_SECONDS)
 
 
 def _build(units: list[Unit], plan: Plan, ended: Ended | None = None, stopped: Stopped = lambda: False,
@@ -288,9 +277,9 @@ def _compile(waiting: list[Unit], plan: Plan, aside: Path, ended: Ended, stopped
                     ended(unit, None)
                     continue
                 try:
-                    running.append(_started(unit, plan, aside / f"{number}-{unit.name()}"))
+                    running.append(_start(unit, _text(unit), _command(unit, plan), aside / f"{number}-{unit.name()}"))
                 except _NotStartedError as error:
-                    ended(unit, str(error))
+                    ended(unit, f"{_line_to_type(unit, plan)}\n{error}")
             done = next((each for each in running if _has_ended(each)), None)
             if done is None:
                 time.sleep(_POLL_SECONDS if running else 0)
@@ -314,23 +303,24 @@ def _kept(done: Running, plan: Plan) -> str | None:
     return f"{_line_to_type(done.unit, plan)}\n{problem}"
 
 
-def _started(unit: Unit, plan: Plan, aside: Path) -> Running:
-    """Start the compiler, whose files begin with the name of `aside`."""
-    text, built, log = (aside.with_name(f"{aside.name}{ending}") for ending in (".cpp", ".so", ".log"))
-    _write_text(unit, text)
-    command = [*_command(unit, plan), str(text), "-o", str(built)]
+def _start(unit: Unit, text: str, command: Sequence[str], aside: Path) -> Running:
+    """Start the compiler on a text, whose files begin with the name of `aside`. Its own files go there, too: the
+    system's folder for them may be full.
+    """
+    source_file, built, log = (aside.with_name(f"{aside.name}{ending}") for ending in (".cpp", ".so", ".log"))
+    source_file.write_text(text, encoding="utf-8")
     with log.open("w", encoding="utf-8") as output:
         try:
-            process = Popen(command, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
-                            env=_with_room(aside.parent))
+            process = Popen([*command, str(source_file), "-o", str(built)], stdin=DEVNULL, stdout=output, stderr=STDOUT,
+                            start_new_session=True, env={**os.environ, "TMPDIR": str(aside.parent)})
         except OSError as error:
-            raise _NotStartedError(f"{_line_to_type(unit, plan)}\n{error}") from error
+            raise _NotStartedError(str(error)) from error
     return Running(unit, built, log, process, time.monotonic() + _SECONDS)
 
 
-def _write_text(unit: Unit, path: Path) -> None:
+def _text(unit: Unit) -> str:
     """Headers are pasted in, each once, and a compiler warns of the pragma outside of a header."""
-    path.write_text(source.text(unit.file).replace("#pragma once\n", "\n"), encoding="utf-8")
+    return source.text(unit.file).replace("#pragma once\n", "\n")
 
 
 def _command(unit: Unit, plan: Plan) -> list[str]:
@@ -340,7 +330,7 @@ def _command(unit: Unit, plan: Plan) -> list[str]:
 def _line_to_type(unit: Unit, plan: Plan) -> str:
     """A line for a terminal that does the same; the text is left beside the libraries for it."""
     text = plan.folder / f"{unit.name()}.cpp"
-    _write_text(unit, text)
+    text.write_text(_text(unit), encoding="utf-8")
     return shlex.join([*_command(unit, plan), str(text), "-o", f"{unit.name()}.so"])
 
 

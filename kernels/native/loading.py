@@ -14,9 +14,9 @@ import numpy as np
 from duoln.core.compiling import running_function
 from duoln.errors import DuolnError, words_of
 from duoln.kernels.native import background, building, foresight, storage, toolchain
-from duoln.kernels.native.remarks import say
 from duoln.kernels.native.storage import REALS, Stored, Unit
 from duoln.kernels.native.toolchain import NATIVE, Compiler
+from duoln.system.visible import say
 
 NAMES = {np.dtype(real).char: real for real in REALS}
 """The dtypes of compiled kernels by their characters: every call of an operator asks, and `dtype.name` takes 3 us."""

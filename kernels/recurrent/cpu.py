@@ -20,8 +20,7 @@ from duoln.core import Rule
 from duoln.core.gradient import is_recording
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch
-from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.product.multiply import column_sums, multiply
+from duoln.kernels.linear.multiply import MOST_ROWS, column_sums, multiply
 from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, Norms, supports
 from duoln.kernels.recurrent.launches import BIASES, CELL, CELL_BACK, WALKS

@@ -37,15 +37,15 @@ def _plan_of_gru(batch: int, hidden: int) -> Layout:
 
 
 FORWARD = {
-    "lstm": Launch("recurrent/lstm/lstm_forward", "lstm_forward", f"{_LSTM}, h: real[batch, hidden]?, eps: float64 "
+    "lstm": Launch("recurrent/lstm/time_step", "lstm_forward", f"{_LSTM}, h: real[batch, hidden]?, eps: float64 "
                    f"-> next_h: like c, next_c: like c, {_STATS}", _plan_of_lstm),
-    "gru": Launch("recurrent/gru/gru_forward", "gru_forward", f"{_GRU}, eps: float64 -> next_h: like h, {_STATS}",
+    "gru": Launch("recurrent/gru/time_step", "gru_forward", f"{_GRU}, eps: float64 -> next_h: like h, {_STATS}",
                   _plan_of_gru)}
 BACKWARD = {
-    "lstm": Launch("recurrent/lstm/lstm_backward", "lstm_backward", f"{_LSTM}, {_STATS}, d_h: like c, d_c: like c "
+    "lstm": Launch("recurrent/lstm/time_step", "lstm_backward", f"{_LSTM}, {_STATS}, d_h: like c, d_c: like c "
                    "-> d_x_gates: like x_gates, d_c_norm: like c, d_c_before: like c, d_h_proj: like x_gates?, "
                    "d_h_before: like c?", _plan_of_lstm),
-    "gru": Launch("recurrent/gru/gru_backward", "gru_backward", f"{_GRU}, {_STATS}, d_h: like h "
+    "gru": Launch("recurrent/gru/time_step", "gru_backward", f"{_GRU}, {_STATS}, d_h: like h "
                   "-> d_x_gates: like x_gates, d_h_gates: like x_gates, d_h_proj: like x_gates, d_h_before: like h",
                   _plan_of_gru)}
 

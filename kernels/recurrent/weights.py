@@ -12,8 +12,7 @@ from typing import NamedTuple
 from duoln.backends.protocol import Array
 from duoln.kernels import host
 from duoln.kernels.launch import Launch
-from duoln.kernels.linear.few_rows import MOST_ROWS
-from duoln.kernels.product.multiply import multiply
+from duoln.kernels.linear.multiply import MOST_ROWS, multiply
 from duoln.kernels.recurrent.positions import Positions, Units, states
 
 FILE = "recurrent/centred.cpp"

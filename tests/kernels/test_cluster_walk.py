@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-import stand_in_cupy
 from broken_text import break_text
 from conftest import GPU, STAND_IN
 from h100 import H100, use_h100, with_clusters
@@ -148,29 +147,6 @@ def test_all_blocks_add_up_in_one_order(gpu, monkeypatch):
 
 
 # Launches ---------------------------------------------------------------------------------------------------------
-
-@pytest.mark.long
-@pytest.mark.parametrize(("cell", "norm"), FUSED)
-def test_launches_of_a_sequence(cell, norm, on_clusters, monkeypatch):
-    from duoln.backends import cublas
-
-    gpu, products = on_clusters(4), []
-    multiply = cublas.multiply
-    monkeypatch.setattr(cublas, "multiply", lambda *args, **named: products.append(1) or multiply(*args, **named))
-    case = recurrent(cell, norm, (6, 3, 2, 16), masked=False, reverse=False)
-    arrays = [None if a is None else gpu.asarray(a) for a in case.inputs]
-    rule = getattr(ops, cell).select(gpu, arrays, case.attrs)
-    before = len(stand_in_cupy.launches)
-    out, saved = rule.forward(gpu, *arrays, **case.attrs)
-    forward = stand_in_cupy.launches[before:] + products
-    products.clear()
-    before = len(stand_in_cupy.launches)
-    rule.vjp(gpu, saved, tuple(None if k else gpu.asarray(np.ones(o.shape, np.float32)) for k, o in enumerate(out)),
-             [True] * len(arrays))
-    backward = stand_in_cupy.launches[before:] + products
-    assert rule.name == "cuda walk"
-    assert len(forward) <= 3 and len(backward) <= 8, (forward, backward)
-
 
 # Plans ------------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import duoln
 from duoln import ops, optim, runtime
 from duoln.errors import DtypeError
 from duoln.kernels import host, native
-from duoln.kernels.global_norm import table
+from duoln.kernels.adam import table
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")

@@ -108,7 +108,7 @@ def test_clang_accepts_every_text(kernel):
 
 
 def test_no_threadgroup_is_larger_than_any_pipeline_allows():
-    large = Launch("recurrent/gru/gru_forward", "gru_forward", "h: real[batch, hidden] -> next_h: like h", lambda batch: Layout((batch,), (1024,)))
+    large = Launch("recurrent/gru/time_step", "gru_forward", "h: real[batch, hidden] -> next_h: like h", lambda batch: Layout((batch,), (1024,)))
     with pytest.raises(KernelError, match=r"\[gru_forward\] expected at most 512 threads, found 1024"):
         large["mlx"](mx.zeros((1, 2)))
     assert max(threads for threads, _ in METAL_LADDER) <= metal.MOST_THREADS

@@ -6,8 +6,8 @@ import pytest
 from duoln import ops
 from duoln.errors import DtypeError, KernelError, ShapeError
 from duoln.kernels import native
+from duoln.kernels.linear.multiply import multiply, through_activation
 from duoln.kernels.native.entries import Entries
-from duoln.kernels.product.multiply import multiply, through_activation
 from duoln.testing import check_error
 
 pytestmark = pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler")

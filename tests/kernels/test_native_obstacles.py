@@ -256,7 +256,7 @@ def test_a_slow_compiler_is_waited_for_and_told(trial, monkeypatch, capsys):
     assert trial("sleep 0.3", "a slow one") is None
     assert capsys.readouterr().err == "duoln: waiting for a slow one\n"
     monkeypatch.setattr(building, "_SECONDS", 0.01)
-    assert trial("sleep 0.3", "a slower one") == "it takes more than 0 s"
+    assert trial("sleep 0.3", "a slower one") == "it says stopped after 0 s"
 
 
 @pytest.mark.parametrize(("command", "flag"), [

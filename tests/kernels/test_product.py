@@ -10,9 +10,8 @@ import pytest
 import duoln
 from duoln import ops
 from duoln.kernels import native
-from duoln.kernels.linear.few_rows import MOST_ROWS, MOST_ROWS_TRANSPOSED
-from duoln.kernels.product import multiply as module
-from duoln.kernels.product.multiply import multiply, multiply_and_sum, multiply_pieces
+from duoln.kernels.linear import multiply as module
+from duoln.kernels.linear.multiply import MOST_ROWS, MOST_ROWS_TRANSPOSED, multiply, multiply_and_sum, multiply_pieces
 from duoln.testing import check_rule
 
 pytestmark = [pytest.mark.skipif(native.compiler() is None, reason="there is no C++ compiler"), pytest.mark.numerical]
@@ -225,7 +224,7 @@ def test_products_of_a_vector_have_the_same_bits_for_any_number_of_threads(sizes
     """In processes of their own, where BLAS has that number of threads, too; it divides a sum."""
     program = f"""
 import duoln, hashlib, numpy as np
-from duoln.kernels.product.multiply import column_sums, multiply
+from duoln.kernels.linear.multiply import column_sums, multiply
 rng = np.random.default_rng(0)
 a, b = rng.standard_normal({sizes[:2]}), rng.standard_normal({sizes[1:]})
 print(hashlib.sha256(multiply(a, b).tobytes() + column_sums(b).tobytes()).hexdigest())

@@ -143,24 +143,6 @@ for k in range(10):
     assert len(_kept(numpy_backend)) == 30
 
 
-def test_a_fork_leaves_the_process_of_its_parent_alone(tmp_path):
-    code = """
-import os, sys
-from duoln.system.processes import Worker
-worker = Worker([sys.executable, "-c", "from duoln.system.processes import serve; serve(lambda: lambda request, doing: 7)"])
-worker.ready(600)
-child = os.fork()
-if child == 0:
-    worker.end()
-    os._exit(0)
-os.waitpid(child, 0)
-print(worker.ask({}, 600))
-worker.end()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, check=True)
-    assert done.stdout == "7\n"
-
-
 def test_a_process_that_does_not_start_is_started_once(numpy_backend, tmp_path, monkeypatch):
     monkeypatch.setenv("DUOLN_CACHE", str(tmp_path))
     monkeypatch.delenv("DUOLN_PROVE")

@@ -14,7 +14,7 @@ from duoln import ops
 from duoln.core import composed_only
 from duoln.errors import ShapeError
 from duoln.kernels import host, native
-from duoln.kernels.linear.few_rows import MOST_ROWS
+from duoln.kernels.linear.multiply import MOST_ROWS
 from duoln.kernels.recurrent import positions
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, FUSED
 from duoln.kernels.recurrent.positions import FEW_INPUTS

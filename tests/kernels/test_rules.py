@@ -8,8 +8,9 @@ import pytest
 from conftest import every_second
 
 from duoln import ops, runtime
-from duoln.kernels import batch_norm, host, linear_cross_entropy, native
+from duoln.kernels import channel_norm, host, native
 from duoln.kernels.linear import cpu as linear
+from duoln.kernels.softmax import cpu as linear_cross_entropy
 from duoln.testing import check_rule
 
 DTYPES, THREADS, FEW = ["float32", "float64"], [1, 2, 3], "compiled few rows"
@@ -380,8 +381,8 @@ def test_one_output_of_batch_norm_alone(rng, numpy_backend):
 
 def test_blocks_cover_all_rows():
     for width in (1, 3, 16, 255, 256, 257, 5000):
-        block = batch_norm.block_rows(width)
-        assert [batch_norm.blocks(rows, width) for rows in (1, block, block + 1, 3 * block)] == [1, 1, 2, 3]
+        block = channel_norm.block_rows(width)
+        assert [channel_norm.blocks(rows, width) for rows in (1, block, block + 1, 3 * block)] == [1, 1, 2, 3]
 
 
 class TestAdam:

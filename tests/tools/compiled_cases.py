@@ -3,7 +3,6 @@
     python tests/tools/compiled_cases.py                                    for this CPU, by the compiler that duoln takes
     python tests/tools/compiled_cases.py --march x86-64 --compiler g++      without AVX
     python tests/tools/compiled_cases.py --sanitize                         with AddressSanitizer and UndefinedBehaviorSanitizer
-    python tests/tools/compiled_cases.py --sanitize --broken too-far        a kernel that is wrong on purpose
 
 Every kernel that exists is compiled; a kernel that no case reaches is an error, so a new one joins by itself. Each case runs
 in float32 against float64, and in float64 against the composed rule, in one thread and in three.
@@ -24,8 +23,7 @@ import numpy as np
 
 from duoln import ops, runtime
 from duoln.core import Factors, Rule
-from duoln.kernels import host, native, source
-from duoln.kernels.launch import Launch
+from duoln.kernels import host, native
 from duoln.kernels.native import loading, storage, toolchain
 from duoln.kernels.registry import Case, every_case
 from duoln.testing import check_rule, selftest
@@ -36,14 +34,6 @@ OPTIONS = "detect_leaks=0:detect_stack_use_after_return={}"
 """The interpreter does not free all that it has at its end. GCC 12 aligns the stack that the second option gives to functions
 for vectors of 256 bits (its bug 110027): wider ones end the process there."""
 THREADS = 3
-BROKEN = {
-    "too-far": "for (long i = 0; i <= n; ++i) y[0] += x[i];",
-    "too-early": "for (long i = -1; i < n; ++i) y[0] += x[i];",
-    "overflow": "int big = 2147483647; for (long i = 0; i < n; ++i) y[0] += float(big += int(x[i]));",
-}
-_TEMPLATE = "#include <cstdint>\n#define NAMED(NAME) NAME##_float32\nusing T = float;\nENTRY(broken) {{ {} }}\n"
-
-
 def set_flags(sanitize: bool, compiler: str) -> None:
     """Let kernels be compiled with the sanitizers."""
     if sanitize:
@@ -59,20 +49,6 @@ def runtime_library(compiler: toolchain.Compiler) -> str:
     if not path.is_absolute() or not path.exists():
         raise SystemExit(f"expected {name} of {compiler.version}, found {path}: install the compiler's sanitizers")
     return str(path.resolve())
-
-
-def write_broken(kind: str, folder: Path) -> None:
-    """Let the only kernel be one that is wrong on purpose."""
-    (folder / "broken").mkdir(exist_ok=True)
-    (folder / "broken" / "broken.cpp").write_text(_TEMPLATE.format(BROKEN[kind]))
-    source.FOLDER = folder
-
-
-def run_broken() -> None:
-    """Call the kernel that is wrong on purpose."""
-    x, y = np.ones(1000, np.float32), np.zeros(1, np.float32)
-    Launch("broken/broken", "broken", "x: real[n], y: own")["numpy"](x, y)
-    print(f"a broken kernel gave {y[0]}")
 
 
 def compiled_rules(case: Case) -> dict[str, Rule]:
@@ -136,7 +112,6 @@ def main() -> int:
     parser.add_argument("--compiler", default="")
     parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--op", default="", help="the cases of this operator alone")
-    parser.add_argument("--broken", choices=BROKEN)
     parser.add_argument("--folder", type=Path, help="where they were compiled; without it they are compiled first")
     args = parser.parse_args()
     if args.compiler:
@@ -147,8 +122,6 @@ def main() -> int:
     set_flags(args.sanitize, compiler.version)
     if args.folder is None:
         with tempfile.TemporaryDirectory() as folder:
-            if args.broken:
-                write_broken(args.broken, Path(folder))
             runtime.compile_kernels(args.march, Path(folder))
             narrow = toolchain.target(compiler, args.march).vector_bits <= 256
             before = {"LD_PRELOAD": runtime_library(compiler),
@@ -156,10 +129,6 @@ def main() -> int:
             return subprocess.run([sys.executable, __file__, *sys.argv[1:], "--folder", folder], check=False, env={
                 **os.environ, **before, "DUOLN_KERNELS": folder, "DUOLN_THREADS": str(THREADS),
                 "OPENBLAS_NUM_THREADS": "1"}).returncode
-    if args.broken:
-        write_broken(args.broken, args.folder)
-        run_broken()
-        return 0
     lines = list(failures(args.op))
     print(*lines, sep="\n")
     return int(bool(lines))

@@ -1,6 +1,6 @@
 // Rows of channels, such as the pixels of images. Few channels would give short loops, so the rows are walked in lines of
 // several rows, with the channels' own values repeated along a line. Sums are taken in blocks of rows that depend on the
-// sizes alone; `batch_norm/__init__.py` computes the same blocks.
+// sizes alone; `channel_norm/__init__.py` computes the same blocks.
 #pragma once
 #include <algorithm>
 #include <vector>

@@ -15,7 +15,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
 from duoln.kernels.launch import Launch
-from duoln.kernels.product.multiply import column_sums, multiply, multiply_and_sum
+from duoln.kernels.linear.multiply import column_sums, multiply, multiply_and_sum
 from duoln.ops import linear_cross_entropy
 
 BLOCK = 1 << 19
@@ -27,7 +27,7 @@ its row stride is no large power of two, at which all rows would share a few set
 """
 _LEAST_UNITS = 7
 
-_FILE = "linear_cross_entropy/linear_cross_entropy.cpp"
+_FILE = "softmax/linear_cross_entropy.cpp"
 
 _TEXT = _FILE.removesuffix(".cpp")
 _ROWS = "logits: own[rows, width], labels: int32[rows], largest: own, total: own"
@@ -123,7 +123,6 @@ def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> list
     return [dx, d_weight, d_bias, None]
 
 
-def attach(backend: str) -> None:
-    """Add the rule to `linear_cross_entropy` of NumPy's arrays."""
-    if backend == "numpy":
-        linear_cross_entropy.add(Rule("compiled", _forward, _vjp, _supports), backend="numpy")
+def attach() -> None:
+    """Add the rule to `linear_cross_entropy`."""
+    linear_cross_entropy.add(Rule("compiled", _forward, _vjp, _supports), backend="numpy")

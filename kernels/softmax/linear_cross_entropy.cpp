@@ -1,5 +1,5 @@
 // Softmax cross-entropy over blocks of classes: what a row's logits of one block add to its loss, and their gradient.
-#include "../softmax_cross_entropy/gradient.h"
+#include "gradient.h"
 
 // Adds the exponentials of the logits to each row's sum, which is relative to the row's largest so far.
 static void gather(const T* logits, const int32_t* labels, T* largest, T* total, T* picked, index_t first, index_t last,

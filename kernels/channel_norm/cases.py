@@ -1,4 +1,4 @@
-"""The cases of group norm and of instance norm."""
+"""The cases of batch norm, group norm and instance norm."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def cases() -> Iterator[Case]:
         yield _norm(shape)
     for few in ((2, 3, 2), (1, 4, 1), (2, 2, 2, 2)):
         yield _norm(few)._replace(layouts=True)
+    yield from _channels()
 
 
 def _norm(shape: Sequence[int], groups: int | None = None) -> Case:
@@ -28,3 +29,17 @@ def _norm(shape: Sequence[int], groups: int | None = None) -> Case:
     attrs = {"groups": groups or shape[-1], "eps": epsilon(size)}
     return Case("group_norm" if groups else "instance_norm", by(shape) + (f" in {groups}" if groups else ""),
                 drawn(shape, shape[-1:], shape[-1:], seed=shape), attrs, max(size, prod(shape[:-1])))
+
+
+def _channels() -> Iterator[Case]:
+    for shape in ((3, 2, 1), (2, 5, 7, 3), (20, 8, 8, 16), (3, 40, 257), (40, 7, 9, 1)):
+        yield _batch_norm(shape, False)
+    for few in ((4, 3), (2, 3, 3, 2), (3, 1, 4), (2, 5, 1)):
+        for unbiased in (False, True):
+            yield _batch_norm(few, unbiased)._replace(layouts=True)
+
+
+def _batch_norm(shape: Sequence[int], unbiased: bool) -> Case:
+    row = shape[-1:]
+    return Case("batch_norm", f"{shape}{', unbiased' * unbiased}", drawn(shape, row, row, seed=shape),
+                {"eps": 1e-2, "unbiased": unbiased}, prod(shape))

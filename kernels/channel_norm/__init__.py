@@ -1,19 +1,24 @@
-"""Batch norm on the CPU, compiled: the statistics are read in one pass, and the rule keeps no normalised values."""
+"""Norms of channels on the CPU, compiled: batch norm, group norm and instance norm.
+
+Batch norm reads the statistics in one pass, and keeps no normalised values. Of the others a thread reads an example
+once from memory, each way; three numbers are kept for each group of an example: the mean, the mean of what is left
+after it is subtracted, and rstd.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
 from duoln.kernels import host
 from duoln.kernels.launch import Launch, fused
-from duoln.ops import batch_norm
+from duoln.ops import batch_norm, group_norm, instance_norm
 
-_TEXT = "batch_norm/batch_norm"
+_TEXT = "channel_norm/batch_norm"
 _IMAGES = "x: real[*rows, channels]"
 _MEAN = "mean: real[channels], mean_rest: real[channels]"
 _LINE_VALUES, _BLOCK_VALUES, _LEAST_LINES = 256, 16_384, 16
@@ -95,4 +100,44 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     return [dx, d_gain if needs[1] else None, d_bias if needs[2] else None]
 
 
-attach = fused(batch_norm, _forward, _vjp, _normalise)
+_GROUPS_TEXT = "channel_norm/group_norm"
+_PARTS = 64
+"""The parts of the gain's and bias's gradients, of examples that follow each other, as in the C++ text."""
+
+_normalise_groups = Launch(_GROUPS_TEXT, "group_norm_forward",
+                    "x: real[n, positions, channels], gain: real[channels]?, bias: real[channels]?, groups: int64, "
+                    "eps: float64 -> y: like x, stats: real[n, groups, 3]")
+_differentiate = Launch(_GROUPS_TEXT, "group_norm_backward",
+                        "x: real[n, positions, channels], dy: like x, stats: real[n, groups, 3], "
+                        "gain: real[channels]?, groups: int64 "
+                        "-> dx: like x?, d_gain: sum[channels], d_bias: sum[channels]",
+                        block=lambda count, channels: min(count, _PARTS))
+
+
+def _rows(be: Backend, x: Array) -> Array:
+    """The positions as one axis: (B, ..., channels) -> (B, positions, channels)."""
+    return be.reshape(x, (x.shape[0], prod(x.shape[1:-1]), x.shape[-1]))
+
+
+def _groups_forward(be: Backend, x: Array, gain: Array | None, bias: Array | None, groups: int,
+             eps: float) -> tuple[Array, tuple[Any, ...]]:
+    rows = _rows(be, x)
+    y, stats = _normalise_groups[be.name](rows, gain, bias, groups, eps)
+    return be.reshape(y, x.shape), (rows, stats, gain, groups)
+
+
+def _groups_vjp(be: Backend, saved: tuple[Any, ...], gout: Array, needs: Sequence[bool]) -> list[Array | None]:
+    rows, stats, gain, groups = saved
+    dx, d_gain, d_bias = _differentiate[be.name](rows, _rows(be, gout), stats, gain, groups, needs[0])
+    return [be.reshape(dx, gout.shape) if needs[0] else None, d_gain if needs[1] else None,
+            d_bias if needs[2] else None]
+
+
+_attached = [fused(batch_norm, _forward, _vjp, _normalise),
+             *(fused(op, _groups_forward, _groups_vjp, _normalise_groups) for op in (group_norm, instance_norm))]
+
+
+def attach(backend: str) -> None:
+    """Add the rules to the three operators."""
+    for each in _attached:
+        each(backend)

@@ -14,7 +14,49 @@ from duoln.backends.protocol import Array
 from duoln.kernels import host, native
 from duoln.kernels.activation import NUMBERS
 from duoln.kernels.launch import Launch
-from duoln.kernels.linear import few_rows
+
+MOST_ROWS = 8
+"""With more, packing the matrix pays: (8 x 400)(400 x 1600) takes 144 us here, 213 packed and 182 by OpenBLAS."""
+MOST_ROWS_TRANSPOSED = 4
+"""The same for a matrix that lies transposed: (3 x 1600)(1600 x 800) takes 53 us, 139 packed and 164 by OpenBLAS; with
+8 rows 134, 146 and 138.
+"""
+LEAST_WIDTH = 128
+"""The narrowest matrix that is used unpacked. Narrower ones are faster packed, except for a single row."""
+FEW_ROWS_FILE = "linear/linear.cpp"
+
+_multiply_few = Launch("linear/linear", "linear_forward", "x: real[*rows, n_in], weight: own[n_in, n_out], "
+                       "bias: real[n_out]?, y: own, threads: int32")["numpy"]
+_multiply_few_transposed = Launch("linear/linear", "linear_transposed", "x: real[*rows, n_out], "
+                                  "weight: own[n_in, n_out], y: own, threads: int32")["numpy"]
+differentiate = Launch("linear/linear", "linear_backward", "x: real[*rows, n_in], weight: own[n_in, n_out], "
+                       "dy: real[*rows, n_out], threads: int32 -> dx: like x?, d_weight: like weight?")["numpy"]
+"""The gradients of x and of a weight that is contiguous."""
+
+
+def _has_few(rows: int, weight: Array) -> bool:
+    """True if a product of `rows` rows with a matrix is faster here than by packing the matrix."""
+    if weight.flags.c_contiguous:
+        most, width = MOST_ROWS, weight.shape[1]
+    else:
+        most, width = MOST_ROWS_TRANSPOSED if weight.flags.f_contiguous else 0, weight.shape[0]
+    return 0 < rows <= most and (rows == 1 or width >= LEAST_WIDTH) and native.refusal(
+        FEW_ROWS_FILE, weight.dtype) is None
+
+
+def multiply_few_rows(x: Array, weight: Array, bias: Array | None, y: Array, threads: int) -> None:
+    """`y = x @ weight + bias`, where the weight is contiguous or lies transposed, and y is contiguous.
+
+    Shape:
+        x (*rows, n_in), weight (n_in, n_out), bias (n_out,) or None, y (*rows, n_out).
+    """
+    if weight.flags.c_contiguous:
+        _multiply_few(x, weight, bias, y, threads)
+        return
+    _multiply_few_transposed(x, weight.T, y, threads)
+    if bias is not None:
+        y += bias
+
 
 LEAST = (1 << 18) + 1
 """Multiplications below which BLAS uses one thread too; its call costs less."""
@@ -27,7 +69,7 @@ _WORTH_THREADS = 1 << 21
 _WORTH_THREADS_BYTES = 1 << 22
 """The same for few rows, in bytes of the second matrix: they wait for its memory."""
 
-FILE = "product/product.cpp"
+FILE = "linear/product.cpp"
 _TEXT = FILE.removesuffix(".cpp")
 
 _product = Launch(_TEXT, "product", "a: own, b: own, added: own?, out: own, sums: own?, rows: int64, depth: int64, "
@@ -59,9 +101,9 @@ def multiply(a: Array, b: Array, out: Array | None = None, added: Array | None =
         out = host.empty((rows, columns), a.dtype)
     if refusal(rows, b):
         return np.matmul(a, b, out=out) if added is None else np.add(a @ b, added, out=out)
-    if out.flags.c_contiguous and few_rows.fits(rows, b) and (added is None or added.ndim == 1):
-        few_rows.multiply_few_rows(a, b, added, out, host.threads_for(b.nbytes, _WORTH_THREADS_BYTES))
-    elif few_rows.fits(columns, a.T):
+    if out.flags.c_contiguous and _has_few(rows, b) and (added is None or added.ndim == 1):
+        multiply_few_rows(a, b, added, out, host.threads_for(b.nbytes, _WORTH_THREADS_BYTES))
+    elif _has_few(columns, a.T):
         out[...] = _few_columns(a, b, added).T
     else:
         _pack_and_multiply(a, b, out, added)
@@ -71,7 +113,7 @@ def multiply(a: Array, b: Array, out: Array | None = None, added: Array | None =
 def _few_columns(a: Array, b: Array, added: Array | None) -> Array:
     """The product transposed: one of few rows with the transpose of `a`."""
     transposed = host.empty((b.shape[1], len(a)), a.dtype)
-    few_rows.multiply_few_rows(b.T, a.T, None, transposed, host.threads_for(a.nbytes, _WORTH_THREADS_BYTES))
+    multiply_few_rows(b.T, a.T, None, transposed, host.threads_for(a.nbytes, _WORTH_THREADS_BYTES))
     return transposed if added is None else np.add(transposed, np.atleast_2d(added).T, out=transposed)
 
 
@@ -150,7 +192,7 @@ def multiply_pieces(a: Array, pieces: Sequence[Array]) -> Array:
 
 def _packs_nothing(a: Array, b: Array) -> bool:
     """True if `multiply` reads both matrices in their own layout, without packing them."""
-    return few_rows.fits(len(a), b) or few_rows.fits(b.shape[1], a.T)
+    return _has_few(len(a), b) or _has_few(b.shape[1], a.T)
 
 
 def _row_contiguous(matrix: Array) -> tuple[Array, int, bool]:

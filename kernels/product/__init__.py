@@ -1,1 +1,0 @@
-"""Fused rules for products of matrices."""
