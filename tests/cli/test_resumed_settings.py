@@ -78,13 +78,6 @@ def test_a_later_command_leaves_what_an_earlier_one_asked_for(begun):
 
 
 @pytest.mark.long
-def test_a_finished_run_says_that_it_is(begun, capsys):
-    assert begun.run() == 0
-    told = capsys.readouterr().err
-    assert "ln: is finished, after update 3" in told and "goes on" not in told.replace("--epochs goes on", "")
-
-
-@pytest.mark.long
 def test_a_programs_usual_preset_contradicts_nothing(tmp_path):
     line = ["--backend", "numpy", "--out", str(tmp_path)]
     assert run_task(Line, [*line, "--batch-size", "4", "--epochs", "2"], preset="smoke") == 0

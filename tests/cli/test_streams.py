@@ -1,14 +1,12 @@
 """In every condition of the streams: no traceback, complete files, and the right exit code."""
 
 import json
-import os
-import pty
 import subprocess
 import sys
 
 import pytest
 from conftest import PATIENCE
-from stream_conditions import CONDITIONS, EVERY_DAY, LOST, STREAMS
+from stream_conditions import CONDITIONS, EVERY_DAY, LOST
 
 from duoln.cli import console, streams
 from duoln.errors import OutputError
@@ -42,34 +40,11 @@ def test_a_command_with_a_result(name, tmp_path):
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_a_table_as_the_result(name, tmp_path):
-    condition = CONDITIONS[name]
-    done = _shell(condition, ["list", "--plugin", "mnist"], tmp_path)
-    _check_quiet(done)
-    assert done.returncode == condition.result, done.stderr
-    assert not condition.readable or "mnist" in done.stdout or condition.environment.get("COLUMNS") == "20"
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("name", CONDITIONS)
 def test_a_run_is_complete(name, tmp_path):
     condition = CONDITIONS[name]
     done = _shell(condition, RUN, tmp_path)
     _check_quiet(done)
     assert done.returncode == (condition.talking or condition.result), done.stderr
-    if not condition.talking:
-        _check_complete(tmp_path / "r" / "none")
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_run_whose_result_is_asked_for_is_complete(name, tmp_path):
-    condition = CONDITIONS[name]
-    done = _shell(condition, [*RUN, "--json"], tmp_path)
-    _check_quiet(done)
-    assert done.returncode == (condition.talking or condition.result), done.stderr
-    if condition.readable:
-        assert json.loads(done.stdout)["results"][0]["variant"] == "none"
     if not condition.talking:
         _check_complete(tmp_path / "r" / "none")
 
@@ -81,21 +56,6 @@ def _check_complete(run):
     assert (entries[0]["event"], entries[-1]["event"], entries[-1]["status"]) == ("start", "end", "done")
     assert json.loads((run / "result.json").read_text())["updates"] == entries[-1]["updates"]
     assert {p.name for p in run.parent.iterdir()} >= {"none", "curves.csv"}
-
-
-@pytest.mark.minutes
-def test_all_streams_closed_and_the_run_is_complete(tmp_path):
-    assert _shell(CONDITIONS["all closed"], RUN, tmp_path).returncode == LOST
-    _check_complete(tmp_path / "r" / "none")
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"]])
-@pytest.mark.parametrize("name", ["stdout full", "stdout closed", "stdout's reader gone", "stderr full"])
-def test_help_is_a_result(name, words, tmp_path):
-    done = _shell(CONDITIONS[name], words, tmp_path)
-    _check_quiet(done)
-    assert done.returncode == CONDITIONS[name].result, done.stderr
 
 
 @pytest.mark.long
@@ -111,27 +71,6 @@ def test_what_could_not_be_written_is_said(tmp_path):
     done = _shell(CONDITIONS["stdout full"], ["list", "--plugin", "mnist"], tmp_path)
     assert done.returncode == LOST
     assert "duoln: [stdout] the result cannot be written: No space left on device" in done.stderr
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("term", ["dumb", "xterm", "", "\x1b[31m"])
-@pytest.mark.parametrize("columns", ["", "20", "1", "\u00b2"])
-def test_on_a_terminal(term, columns, tmp_path):
-    ours, theirs = pty.openpty()
-    environment = {**processes.environment(), "TERM": term, "COLUMNS": columns}
-    child = subprocess.Popen(processes.command("duoln", *RUN), cwd=tmp_path, env=environment, stdin=theirs, stdout=theirs,
-                             stderr=theirs)
-    os.close(theirs)
-    output = b""
-    try:
-        while part := os.read(ours, 65536):
-            output += part
-    except OSError:  # Linux reports a closed other end in this way
-        pass
-    os.close(ours)
-    assert child.wait(PATIENCE) == 0 and b"Traceback" not in output
-    assert term == "xterm" or b"\x1b[?25l" not in output  # no cursor is hidden where there is no terminal
-    _check_complete(tmp_path / "r" / "none")
 
 
 # Output of other code -----------------------------------------------------------------------------------

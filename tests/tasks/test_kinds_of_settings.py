@@ -33,6 +33,7 @@ KINDS = {
     "flag": Kind(bool, True, "false", False), "title": Kind(str, "none", "caf\u00e9, 5", "caf\u00e9, 5"), "nothing": Kind(type(None), None, "none", None),
     "number": Kind(int | float, 0.5, "3", 3), "other_number": Kind(float | int, 2, "0.5", 0.5), "maybe": Kind(int | None, None, "7", 7),
     "word": Kind(str | None, "none", "none", None), "word_or_number": Kind(int | str, "5", "6", 6), "switch": Kind(bool | int, 1, "true", True),
+    "number_first": Kind(str | float, "auto", "0.1", 0.1),
     "choice": Kind(Literal[1, True, "a", None], True, "a", "a"), "choice_or_number": Kind(Literal["auto"] | float, 0.5, "auto", "auto"),
     "sizes": Kind(tuple[int, ...], (1, 2), "3,4,5", (3, 4, 5)), "none_at_all": Kind(tuple[int, ...], (1,), "", ()), "one": Kind(tuple[float, ...], (), "2", (2.0,)),
     "pair": Kind(tuple[int, str], (1, "a"), "2,b", (2, "b")), "nested": Kind(tuple[tuple[int, ...], ...], ((1,), ()), "[[1, 2], []]", ((1, 2), ())),

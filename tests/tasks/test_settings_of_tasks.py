@@ -55,24 +55,7 @@ def test_each_source_gives_what_the_others_leave_open():
     assert _config("ln", "small", seed=5) == Settings(count=3, rate=0.2, norm="layer", epochs=7, seed=5)
 
 
-def test_presets_and_variants_are_not_changed():
-    _config("ln", "small", count=9)
-    assert Thing.presets["small"]["count"] == 2 and Thing.variants["ln"]["count"] == 3
-
-
 # Values -----------------------------------------------------------------------------------------------
-
-@pytest.mark.parametrize(("key", "value", "expected"), [
-    ("count", "12", 12), ("count", "-3", -3), ("count", 12, 12), ("count", 12.0, 12),
-    ("rate", "0.01", 0.01), ("rate", "1e-3", 1e-3), ("rate", "2", 2.0), ("rate", 2, 2.0),
-    ("flag", "true", True), ("flag", "false", False), ("flag", True, True), ("flag", False, False),
-    ("norm", "layer", "layer"), ("norm", "none", "none"),
-    ("rows", "5", 5), ("rows", 5, 5), ("rows", "none", None), ("rows", None, None),
-    ("title", "5", "5"), ("title", "", ""), ("learning_rate", "0.5", 0.5), ("batch_size", "64", 64)])
-def test_a_value_is_read_by_its_fields_type(key, value, expected):
-    setting = getattr(_config(**{key: value}), key)
-    assert setting == expected and type(setting) is type(expected)
-
 
 @pytest.mark.parametrize(("key", "value", "expected"), [
     ("count", "1.5", "int"), ("count", "", "int"), ("count", "many", "int"), ("count", 1.5, "int"),

@@ -12,7 +12,7 @@ import pytest
 from conftest import ON_NUMPY
 from small_runs import VALUES, At, Told, fit_into, state_bits
 
-from duoln import cli, tree
+from duoln import tree
 from duoln.errors import Interrupted, NotFiniteWarning
 from duoln.runs import checkpoint, curves
 from duoln.runs.log import read_log
@@ -116,8 +116,3 @@ def test_a_resumed_run_has_no_result_until_it_ends(numpy_backend, tmp_path):
     lines = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "log.jsonl").write_text("".join([*lines, lines[0]]))
     assert curves.read_curves([tmp_path])[0].result == {}
-
-
-def test_patience_below_0(tmp_path, capsys):
-    assert cli.main(["run", "mnist", "--preset", "smoke", "--set", "patience=-1", "--out", str(tmp_path / "r")]) == 2
-    assert "patience of at least 0" in " ".join(capsys.readouterr().err.split())

@@ -83,7 +83,8 @@ def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
     ({"task": "mnist", "variant": None}, ["[mnist]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
     ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"preset": "tiny", "variant": None}, ["a preset of", "'tiny'"]), ({"seed": -1}, ["seed", "-1"]),
     ({"preset": ["smoke"]}, ["a preset of", "['smoke']"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
-    ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"epochs": "many"}, ["epochs", "'many'"]),
+    ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"patience": -1}, ["patience of at least 0", "-1"]), ({"watch_every": 3}, ["[train] watch_every: expected `watch` too"]),
+    ({"epochs": "many"}, ["epochs", "'many'"]),
     ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"]),
     ({"variant": ["plain"]}, ["plain, fast", "['plain']"]), ({"out": 3}, ["[train] out", "3 (int)"]),
     ({"listeners": [print]}, ["[train] listeners", "Listener"]), ({"data": "not-there"}, ["[train] data", "not-there"])])

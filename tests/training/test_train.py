@@ -47,11 +47,6 @@ def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
         "update-000000010.safetensors", "update-000000015.safetensors"]
 
 
-def test_evaluate_every(numpy_backend, tmp_path):
-    fit_into(line_trainer(numpy_backend, evaluate_every=4), tmp_path, numpy_backend)
-    assert [e["update"] for e in read_log(tmp_path) if e["event"] == "evaluation"] == [4, 8, 12, 15]
-
-
 def test_ctrl_c_at_the_last_step_is_heard(numpy_backend, tmp_path):
     with pytest.raises(Interrupted, match="after update 15"):
         fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(15, lambda: os.kill(os.getpid(), signal.SIGINT))])
@@ -88,24 +83,12 @@ def test_a_second_ctrl_c_is_heard_at_once(numpy_backend, tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_users_signal_handler_comes_back(numpy_backend, tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
 def test_training_works_in_a_thread(numpy_backend, tmp_path):
     results = []
     thread = threading.Thread(target=lambda: results.append(fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)))
     thread.start()
     thread.join()
     assert results and results[0]["updates"] == 15
-
-
-def test_resume_of_a_finished_run_trains_no_more(numpy_backend, tmp_path):
-    first = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    again = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
-    assert again["valid_mse"] == first["valid_mse"] and again["updates"] == 15
 
 
 def test_resume_may_go_on_for_longer(numpy_backend, tmp_path):
