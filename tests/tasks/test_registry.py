@@ -144,7 +144,7 @@ def test_the_second_command_of_a_name_is_refused(install):
     install("greeting", GREETING)
     install("paper2", GREETING.replace('"greet"', '"paper"'))
     registry = Registry()
-    assert registry.commands["paper"].distribution == "duoln" and "greet" in registry.commands
+    assert registry.commands["paper"][1] == "duoln" and "greet" in registry.commands
     [row] = registry.broken
     assert row[:2] == ("paper", "paper2-dist")
     assert row.reason == "PluginError: expected one command named 'paper', found a second in plug-in 'paper2'; the first is duoln's"
