@@ -104,7 +104,7 @@ sys.exit(guarded(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}
 
 _REPORTING = """
 import os, signal, sys
-from duoln.cli import console, command, guard
+from duoln.cli import console, command
 class Late:
     # It is deleted when Python ends, after it has taken away the handlers of signals.
     def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
@@ -117,8 +117,6 @@ if where == "the report":
     really, console.say = console.say, interrupted
     from duoln.tasks import registry
     registry.Registry = interrupted
-elif where == "the end":
-    really, guard._others = guard._others, interrupted
 else:
     sys.late = Late()
 command()
@@ -127,7 +125,7 @@ command()
 
 @pytest.mark.long
 @pytest.mark.few
-@pytest.mark.parametrize(("place", "code"), [("the report", 130), ("the end", 130), ("the end of Python", 0)])
+@pytest.mark.parametrize(("place", "code"), [("the report", 130), ("the end of Python", 0)])
 def test_ctrl_c_while_a_command_ends(place, code, tmp_path):
     """It ends with the exit code and not by the signal, whether it is the second one or comes after the work."""
     (tmp_path / "duoln").write_text(_REPORTING)
