@@ -87,13 +87,6 @@ def test_a_task_of_nowhere(text, tmp_path, monkeypatch):
 
 # What is found ----------------------------------------------------------------------------------------
 
-def test_the_built_in_tasks():
-    registry = Registry()
-    assert registry.broken == []
-    assert registry.tasks["mnist"].distribution == "duoln"
-    assert all(name == entry.task.name for name, entry in registry.tasks.items())
-
-
 def test_the_built_in_tasks_are_there_without_metadata(monkeypatch, tmp_path):
     """As in a copied folder, which nothing has installed."""
     monkeypatch.setattr(registry, "_CHECKOUT", tmp_path / "pyproject.toml")
