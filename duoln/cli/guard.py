@@ -7,8 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +26,10 @@ from duoln.errors import (
     ScheduleWarning,
     words_of,
 )
-from duoln.system.cores import start_thread
 from duoln.system.stopping import EXIT_CODE, end_quietly_on_interrupt, raise_on_interrupt
 
 _SIGNALS = 128
 """Exit codes above this one come from signals that asked the command to stop; they are not failures."""
-
-THREAD_SECONDS = 10.0
-"""The longest time for which a thread of a plug-in may delay the end of the process."""
-
 
 def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     """The exit code of a command.
@@ -102,24 +95,10 @@ def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code; a plug-in's thread that does not end delays this by at most THREAD_SECONDS."""
+    """End the process with an exit code."""
     end_quietly_on_interrupt()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python's end would give Ctrl-C its first effect
-
-    def end() -> None:
-        time.sleep(THREAD_SECONDS)
-        names = ", ".join(thread.name for thread in _others())
-        console.say(f"duoln: not waiting for what still runs in the background: {names}", style="yellow")
-        os._exit(code)
-
-    if _others() and start_thread(end, daemon=True) is None:
-        end()
     sys.exit(code)
-
-
-def _others() -> list[threading.Thread]:
-    """The threads that Python waits for at its end."""
-    return [t for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
 
 
 def _code_of(end: SystemExit) -> int:

@@ -13,7 +13,6 @@ import dataclasses
 import importlib
 import inspect
 import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -147,17 +146,13 @@ def _line_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def staying() -> Iterator[None]:
-    """Restore the working folder after the block, because relative paths of the user refer to it, and put back what was
-    taken from the module path, because modules of ours may still have to be imported.
-    """
-    here, path = _folder(), list(sys.path)
+    """Restore the working folder after the block, because relative paths of the user refer to it."""
+    here = _folder()
     try:
         yield
     finally:
         if here is not None and _folder() != here:
             os.chdir(here)
-        if sys.path != path:
-            sys.path.extend([entry for entry in path if entry not in sys.path])
 
 
 def _folder() -> str | None:

@@ -46,13 +46,6 @@ class Found(NamedTuple):
     distribution: str
 
 
-class FoundCommand(NamedTuple):
-    """A command and the distribution that brings it."""
-
-    command: Command
-    distribution: str
-
-
 class Broken(NamedTuple):
     """A plug-in, or a task or command of it, that cannot be used, and why."""
 
@@ -78,7 +71,8 @@ class Registry:
 
     def __init__(self, names: Iterable[str] | None = None, asked: Sequence[str] | None = None) -> None:
         self.tasks: dict[str, Found] = {}
-        self.commands: dict[str, FoundCommand] = {}
+        self.commands: dict[str, tuple[Command, str]] = {}
+        """Each with the distribution that brings it."""
         self.broken: list[Broken] = []
         self.brings: dict[str, list[str]] = {}
         """In words, what each plug-in brings by hooks, by the name of its entry point."""
@@ -129,7 +123,7 @@ class Registry:
                     self.tasks[task.name] = Found(task, distribution)
             for command in commands:
                 if self._is_first("command", command.name, self.commands, entry.name, distribution):
-                    self.commands[command.name] = FoundCommand(command, distribution)
+                    self.commands[command.name] = (command, distribution)
             self.packages[entry.name] = entry.module if distribution == "duoln" else entry.module.partition(".")[0]
             self.brings[entry.name] = [
                 *(f"task {task.name}" for task in tasks), *(f"command {command.name}" for command in commands),
@@ -150,12 +144,12 @@ class Registry:
             items += answer
         return items
 
-    def _is_first(self, kind: str, name: str, known: Mapping[str, Found | FoundCommand], plugin: str,
+    def _is_first(self, kind: str, name: str, known: Mapping[str, tuple[Any, str]], plugin: str,
                   distribution: str) -> bool:
         """True if no plug-in before has brought one of that name; the second one is refused."""
         if name in known:
             self._refuse(name, distribution, f"PluginError: expected one {kind} named '{name}', found a second in "
-                                             f"plug-in '{plugin}'; the first is {known[name].distribution}'s")
+                                             f"plug-in '{plugin}'; the first is {known[name][1]}'s")
         return name not in known
 
     def _refuse(self, name: str, distribution: str, reason: str, error: BaseException | None = None) -> None:

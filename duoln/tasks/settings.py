@@ -134,7 +134,8 @@ def restored(source: str, task: Task, settings: Mapping[str, Any]) -> Config:
         UsageError: a setting is of another type.
     """
     kinds = typing.get_type_hints(task.config)
-    return task.config(**{key: restore(f"{source}{key}", value, kinds[key]) for key, value in settings.items()})
+    return task.config(**{key: _converted(f"{source}{key}", value, kinds[key], _from_value)
+                          for key, value in settings.items()})
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -232,15 +233,6 @@ def convert(what: str, value: Any, kind: Any) -> Any:
         UsageError: it does not fit; the message begins with `what`.
     """
     return _converted(what, value, kind, _from_text if isinstance(value, str) else _from_value)
-
-
-def restore(what: str, value: Any, kind: Any) -> Any:
-    """A setting as its type, from what JSON made of it.
-
-    Raises:
-        UsageError: it does not fit; the message begins with `what`.
-    """
-    return _converted(what, value, kind, _from_value)
 
 
 def kind_in_words(kind: Any) -> str:

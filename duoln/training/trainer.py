@@ -17,8 +17,7 @@ from duoln import tree
 from duoln.backends.protocol import Backend
 from duoln.core import Tensor, compile, watched
 from duoln.data import Batch
-from duoln.distributed.ranks import Ranks
-from duoln.distributed.sharing import check_sharing
+from duoln.distributed.ranks import Ranks, check_sharing
 from duoln.errors import (
     CheckpointError,
     DivergedError,

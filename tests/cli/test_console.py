@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from duoln.cli import console, one_task
+from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
-from duoln.tasks import Column, Config, Dataset, Splits, Task
+from duoln.tasks import Column, Config, Dataset, Task
 from duoln.tasks.events import Evaluation, RunStart, Update
 
 COLUMNS = (Column("test_nll", "test NLL"), Column("test_error", "test error", ".2%"))
@@ -61,13 +61,6 @@ def test_lines_through_a_pipe(clock, monkeypatch):
     display.on_update(Update(16, 0.25, 1.0, 0.1))  # the listener has just received an evaluation
     display.on_end("done", {})
     assert _lines(out) == []
-
-
-def test_data_of_the_literature_have_no_label(clock, monkeypatch):
-    out, display = _seen(monkeypatch, terminal=False), console.ProgressDisplay(COLUMNS)
-    display.on_start(_start("original"))
-    display.on_evaluation(Evaluation(15, 0.5, {}, 1.0))
-    assert _lines(out) == ["ln: epoch 0.5  test NLL -  test error -"]
 
 
 def test_a_bar_on_a_terminal(clock, monkeypatch):
@@ -183,12 +176,6 @@ def test_an_evaluation_tells_its_place_on_the_axis(clock, monkeypatch, x_axis, w
     display.on_start(_start("original"))
     display.on_evaluation(Evaluation(100, 0.574713, {}, 1.0))
     assert [line.strip() for line in _lines(out)] == [f"ln: {when}"]
-
-
-def test_that_data_are_synthetic_is_told_once_before_the_table(monkeypatch):
-    out = _seen(monkeypatch, terminal=False)
-    one_task.say_data(Splits(Dataset("points", "synthetic"), lambda step: {}, 1, {}))
-    assert out.getvalue().splitlines() == ["data: points, synthetic"]
 
 
 # Tables -----------------------------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import signal
 from importlib.util import find_spec
 
 import pytest
@@ -12,7 +10,6 @@ import duoln
 from duoln.cli import main
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
-from duoln.training.trainer import Trainer
 
 MNIST = ["mnist", "--plugin", "mnist", "--preset", "smoke"]
 RUN = ["run", *MNIST, "--backend", "numpy"]
@@ -53,14 +50,6 @@ def test_its_document(here):
     assert rows["norm3"]["output"] == [4, 10] and rows["linear1"]["parameters"] == 784 * 8
     assert document["parameters"] == sum(row["parameters"] for row in rows.values())
     assert document["training_bytes"] == 12 * document["parameters"] and document["activation_bytes"] > 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["draw", "handwriting", "las", "attentive_reader", "order_embeddings", "skip_thoughts", "convnet"])
-def test_every_task_has_a_summary(here, name):
-    code, out, _ = here("summary", name, "--preset", "smoke", "--variant", next(iter(find_task(name).variants)), "--json")
-    document = json.loads(out)
-    assert code == 0 and sum(row["calls"] > 0 for row in document["rows"]) >= len(document["rows"]) - 3
 
 
 @pytest.mark.parametrize("command", ["summary", "find-rate"])
@@ -107,10 +96,6 @@ def test_one_that_diverges_says_so(here):
 
 # run --watch ---------------------------------------------------------------------------------------------
 
-def _curves(folder):
-    return [line for line in (folder / "curves.csv").read_text().splitlines()]
-
-
 @pytest.mark.long
 def test_a_watched_run_of_several_variants(here, tmp_path):
     code, _, err = here(*RUN, "--variant", "none,ln", "--watch", "norm-stats", "--watch-every", "5", "--out", "a")
@@ -119,43 +104,6 @@ def test_a_watched_run_of_several_variants(here, tmp_path):
     assert {(row["variant"], row["update"]) for row in rows} == {(variant, str(step)) for variant in ("none", "ln") for step in (0, 5, 10, 15)}
     assert {row["layer"] for row in rows if row["variant"] == "ln"} == {"linear1", "norm1", "linear2", "norm2", "linear3"}
     assert all(float(row["variance"]) > 0 and float(row["gradient_norm"]) > 0 for row in rows)
-
-
-@pytest.mark.long
-def test_the_checkpoints_are_the_same_with_and_without(here, tmp_path):
-    assert here(*RUN, "--variant", "ln", "--out", "a", "--watch", "norm-stats", "--watch-every", "1")[0] == 0
-    assert here(*RUN, "--variant", "ln", "--out", "b")[0] == 0
-    for path in (tmp_path / "b" / "ln" / "checkpoints").glob("*.safetensors"):
-        trained = [_parameters(tmp_path / run / "ln" / "checkpoints" / path.name) for run in "ab"]
-        assert trained[0] == trained[1] and trained[0]
-    assert not (tmp_path / "b" / "norm_stats.csv").exists()
-
-
-def _parameters(path):
-    from safetensors.numpy import load_file
-
-    return {name: array.tobytes() for name, array in load_file(path).items()}
-
-
-@pytest.mark.long
-def test_ctrl_c_and_resume(here, tmp_path, monkeypatch):
-    queue = Trainer.queue
-
-    def interrupted(trainer):
-        queue(trainer)
-        if trainer.update == 7:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    watch = ["--watch", "norm-stats", "--watch-every", "3"]
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "queue", interrupted)
-        assert here(*RUN, "--variant", "none,ln", "--out", "a", *watch)[0] == 130
-    steps = {row["update"] for row in csv.DictReader((tmp_path / "a" / "norm_stats.csv").read_text().splitlines())}
-    assert steps == {"0", "3", "6"}
-    assert here("run", *MNIST[:3], "--backend", "numpy", "--out", "a", "--resume", "auto", *watch)[0] == 0
-    assert here(*RUN, "--variant", "none,ln", "--out", "b", *watch)[0] == 0
-    first, second = ((tmp_path / name / "norm_stats.csv").read_text() for name in "ab")
-    assert first == second
 
 
 @pytest.mark.long

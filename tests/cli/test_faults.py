@@ -86,13 +86,6 @@ def test_a_kill_at_any_moment_loses_no_checkpoint(backend, tmp_path):
     _finish_and_compare(tmp_path / "run", get_backend(backend))
 
 
-@pytest.mark.minutes
-def test_a_thousand_kills(tmp_path, numpy_backend):
-    killed, started = _kill_again_and_again(tmp_path / "run", 1000, seed=2)
-    print(f"{killed} kills in {started} runs")
-    _finish_and_compare(tmp_path / "run", numpy_backend)
-
-
 CALLS = ("fsync", "replace", "open", "write", "unlink", "mkdir", "fstat", "ftruncate")
 
 
@@ -143,11 +136,6 @@ def test_every_single_write_may_fail(tmp_path, numpy_backend, monkeypatch):
 def test_a_folder_that_may_not_be_written(tmp_path, numpy_backend):
     tmp_path.chmod(0o500)
     check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "cannot be written", "Permission")
-
-
-def test_a_folder_that_is_a_file(tmp_path, numpy_backend):
-    (tmp_path / "run").write_text("x")
-    check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "run", "cannot be written")
 
 
 @pytest.mark.long

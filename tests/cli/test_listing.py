@@ -130,11 +130,6 @@ def test_a_reader_that_leaves_early_gets_the_whole_result(words, monkeypatch):
     assert main(words) == 0 and len(written) == 1 and len(written[0].splitlines()) > 10
 
 
-def test_show_of_no_task(capsys):
-    assert main(["show", "mnits"]) == 2
-    assert "did you mean 'mnist'" in " ".join(capsys.readouterr().err.split())
-
-
 def test_a_task_of_no_paper_has_no_empty_brackets(monkeypatch, capsys):
     monkeypatch.setattr(type(TASKS["mnist"]), "paper", "")
     for words in (["list"], ["show", "mnist"]):

@@ -130,9 +130,3 @@ def test_a_call_from_python_returns_the_code(words, code, capsys):
 def test_so_does_the_command_of_one_task(capsys):
     assert run_task(lambda: find_task("mnist"), ["--epocs", "3"]) == 2
     assert "did you mean '--epochs'?" in capsys.readouterr().err
-
-
-def test_a_parser_of_its_own_knows_its_flags():
-    parser = Parser(prog="x")
-    parser.add_argument("--colour")
-    assert parser.parse_args(["--colour", "red"]).colour == "red"

@@ -8,12 +8,11 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import PATIENCE
 
-from duoln.cli import main, new_task
+from duoln.cli import new_task
 from duoln.cli.new_task import write_task
 from duoln.errors import DuolnError, UsageError
 from duoln.testing import check_error
@@ -143,17 +142,6 @@ def test_its_code_is_clean(made):
     assert done.returncode == 0, done.stdout
 
 
-def test_its_readme_says_how_the_loss_gets_a_setting(made):
-    folder, _ = made
-    text = (folder / NAME / "README.md").read_text(encoding="utf-8")
-    assert "`loss` gets no settings" in text
-    [lines] = re.findall("```python\n(.*?)```", text, re.S)
-    in_model, in_loss = lines.splitlines()
-    values = {"model": SimpleNamespace(), "cfg": SimpleNamespace(weight=3.0), "loss": 2.0}
-    exec(in_model, values)
-    assert eval(in_loss.removeprefix("return "), values) == 6.0
-
-
 @pytest.mark.parametrize("name", [
     "", "Upper", "two words", "a-b", "1st", "_a", "a_", "class", "..", "a/b", "/tmp/x", "é", "a.b", "a\n"])
 def test_names_that_cannot_be(name, tmp_path):
@@ -178,9 +166,3 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(new_task, "FILES", {"pyproject.toml": "", "pyproject.toml/b": "a file below a file"})
     check_error(DuolnError, lambda: write_task("mine", tmp_path), "mine: cannot be written")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_exit_code(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["new-task", "Bad"]) == 2
-    assert "'Bad'" in capsys.readouterr().err

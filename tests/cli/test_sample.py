@@ -238,13 +238,3 @@ def test_a_damaged_config_is_told(config, words, tmp_path):
     task = Mnist()
     (tmp_path / "config.json").write_text(json.dumps({"task": "mnist", "variant": "ln", "config": config}))
     check_error(DuolnError, lambda: load_trained(task, tmp_path, runtime.backend("numpy")), *words)
-
-
-def test_a_setting_of_another_kind_is_told(tmp_path):
-    import dataclasses
-    import json
-
-    task = Mnist()
-    config = {**dataclasses.asdict(tasks.make_config(task, "ln", "smoke")), "hidden": "many"}
-    (tmp_path / "config.json").write_text(json.dumps({"task": "mnist", "variant": "ln", "config": config}))
-    check_error(UsageError, lambda: load_trained(task, tmp_path, runtime.backend("numpy")), "config.json: hidden", "int", "'many'")

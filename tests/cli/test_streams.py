@@ -1,18 +1,78 @@
 """In every condition of the streams: no traceback, complete files, and the right exit code."""
 
 import json
-import os
-import pty
 import subprocess
 import sys
+from types import MappingProxyType
+from typing import NamedTuple
 
 import pytest
 from conftest import PATIENCE
-from stream_conditions import CONDITIONS, EVERY_DAY, LOST, STREAMS
 
 from duoln.cli import console, streams
 from duoln.errors import OutputError
 from duoln.system import processes
+
+NO_READER = "mkfifo pipe; (: < pipe) & exec 3> pipe; wait"
+"""Descriptor 3 is a pipe without a reader."""
+LOST = 7
+"""The result could not be written; everything else was done."""
+
+
+class Condition(NamedTuple):
+    line: str
+    environment: dict[str, str] = MappingProxyType({})
+    talking: int = 0
+    result: int = 0
+    readable: bool = False
+    """Whether stdout arrives, so that it can be looked at."""
+
+
+def _variables(**environment: str) -> Condition:
+    return Condition("COMMAND", environment, readable=True)
+
+
+STREAMS = {
+    "nothing special": Condition("COMMAND", readable=True),
+    "stdout full": Condition("COMMAND > /dev/full", result=LOST),
+    "stderr full": Condition("COMMAND 2> /dev/full", readable=True),
+    "stdout closed": Condition("COMMAND >&-", result=LOST),
+    "stderr closed": Condition("COMMAND 2>&-", readable=True),
+    "stdin closed": Condition("COMMAND <&-", readable=True),
+    "all closed": Condition("COMMAND <&- >&- 2>&-", result=LOST),
+    "stdout for reading only": Condition("COMMAND 1< /dev/null", result=LOST),
+    "stderr for reading only": Condition("COMMAND 2< /dev/null", readable=True),
+    "stdout nowhere": Condition("COMMAND > /dev/null"),
+    "stdout's reader gone": Condition(f"{NO_READER}; COMMAND >&3", result=LOST),
+    "stderr's reader gone": Condition(f"{NO_READER}; COMMAND 2>&3", readable=True),
+    "stdout is stderr": Condition("COMMAND >&2"),
+    "stdout a file": Condition("COMMAND > written; code=$?; cat written; exit $code", readable=True),
+    "a file of limited size": Condition("(trap '' XFSZ; ulimit -f 0; COMMAND > written)", result=LOST, talking=1),
+}
+
+VARIABLES = {
+    "C locale": _variables(LC_ALL="C"),
+    "C locale, no coercion": _variables(LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0"),
+    "ASCII": _variables(PYTHONIOENCODING="ascii"),
+    "Latin 1": _variables(PYTHONIOENCODING="latin-1:strict"),
+    "a dumb terminal": _variables(TERM="dumb"),
+    "an unknown terminal": _variables(TERM="\x1b[31m"),
+    "20 columns": _variables(COLUMNS="20"),
+    "0 columns": _variables(COLUMNS="0"),
+    "columns in superscript": _variables(COLUMNS="\u00b2"),
+    "columns without end": _variables(COLUMNS="9" * 5000),
+    "no colour": _variables(NO_COLOR="1"),
+    "forced colour": _variables(FORCE_COLOR="1"),
+    "a terminal that is none": _variables(TTY_COMPATIBLE="1", TTY_INTERACTIVE="1"),
+    "optimised": _variables(PYTHONOPTIMIZE="2"),
+    "development mode": _variables(PYTHONDEVMODE="1", PYTHONWARNINGS="default"),
+    "no home": _variables(HOME=""),
+    "a home that is not there": _variables(HOME="/nowhere/at/all", XDG_CACHE_HOME="/nowhere"),
+}
+
+CONDITIONS = {**STREAMS, **VARIABLES}
+EVERY_DAY = ("stdout full", "stderr full", "all closed", "stdout's reader gone", "columns in superscript")
+"""What the ordinary suite runs too: one of each cause."""
 
 RUN = ["run", "mnist", "--plugin", "mnist", "--preset", "smoke", "--variant", "none", "--epochs", "1", "--backend", "numpy", "--out", "r"]
 FILES = {"config.json", "command.json", "log.jsonl", "result.json", "checkpoints", "lock"}
@@ -42,34 +102,11 @@ def test_a_command_with_a_result(name, tmp_path):
 
 @pytest.mark.minutes
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_a_table_as_the_result(name, tmp_path):
-    condition = CONDITIONS[name]
-    done = _shell(condition, ["list", "--plugin", "mnist"], tmp_path)
-    _check_quiet(done)
-    assert done.returncode == condition.result, done.stderr
-    assert not condition.readable or "mnist" in done.stdout or condition.environment.get("COLUMNS") == "20"
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("name", CONDITIONS)
 def test_a_run_is_complete(name, tmp_path):
     condition = CONDITIONS[name]
     done = _shell(condition, RUN, tmp_path)
     _check_quiet(done)
     assert done.returncode == (condition.talking or condition.result), done.stderr
-    if not condition.talking:
-        _check_complete(tmp_path / "r" / "none")
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_run_whose_result_is_asked_for_is_complete(name, tmp_path):
-    condition = CONDITIONS[name]
-    done = _shell(condition, [*RUN, "--json"], tmp_path)
-    _check_quiet(done)
-    assert done.returncode == (condition.talking or condition.result), done.stderr
-    if condition.readable:
-        assert json.loads(done.stdout)["results"][0]["variant"] == "none"
     if not condition.talking:
         _check_complete(tmp_path / "r" / "none")
 
@@ -81,21 +118,6 @@ def _check_complete(run):
     assert (entries[0]["event"], entries[-1]["event"], entries[-1]["status"]) == ("start", "end", "done")
     assert json.loads((run / "result.json").read_text())["updates"] == entries[-1]["updates"]
     assert {p.name for p in run.parent.iterdir()} >= {"none", "curves.csv"}
-
-
-@pytest.mark.minutes
-def test_all_streams_closed_and_the_run_is_complete(tmp_path):
-    assert _shell(CONDITIONS["all closed"], RUN, tmp_path).returncode == LOST
-    _check_complete(tmp_path / "r" / "none")
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"]])
-@pytest.mark.parametrize("name", ["stdout full", "stdout closed", "stdout's reader gone", "stderr full"])
-def test_help_is_a_result(name, words, tmp_path):
-    done = _shell(CONDITIONS[name], words, tmp_path)
-    _check_quiet(done)
-    assert done.returncode == CONDITIONS[name].result, done.stderr
 
 
 @pytest.mark.long
@@ -111,27 +133,6 @@ def test_what_could_not_be_written_is_said(tmp_path):
     done = _shell(CONDITIONS["stdout full"], ["list", "--plugin", "mnist"], tmp_path)
     assert done.returncode == LOST
     assert "duoln: [stdout] the result cannot be written: No space left on device" in done.stderr
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize("term", ["dumb", "xterm", "", "\x1b[31m"])
-@pytest.mark.parametrize("columns", ["", "20", "1", "\u00b2"])
-def test_on_a_terminal(term, columns, tmp_path):
-    ours, theirs = pty.openpty()
-    environment = {**processes.environment(), "TERM": term, "COLUMNS": columns}
-    child = subprocess.Popen(processes.command("duoln", *RUN), cwd=tmp_path, env=environment, stdin=theirs, stdout=theirs,
-                             stderr=theirs)
-    os.close(theirs)
-    output = b""
-    try:
-        while part := os.read(ours, 65536):
-            output += part
-    except OSError:  # Linux reports a closed other end in this way
-        pass
-    os.close(ours)
-    assert child.wait(PATIENCE) == 0 and b"Traceback" not in output
-    assert term == "xterm" or b"\x1b[?25l" not in output  # no cursor is hidden where there is no terminal
-    _check_complete(tmp_path / "r" / "none")
 
 
 # Output of other code -----------------------------------------------------------------------------------

@@ -88,43 +88,6 @@ def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
 
 # Two network namespaces, as two machines -------------------------------------------------------------------
 
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@pytest.fixture
-def two_machines():
-    """Two namespaces with a cable between them, and the address of the first."""
-    if not shutil.which("ip") or os.geteuid() != 0:
-        pytest.skip("needs `ip` and the right to make network namespaces")
-    names = [f"duoln-{os.getpid()}-{k}" for k in range(2)]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
-    try:
-        cables = [f"dl{os.getpid() % 100000}x{k}" for k in range(2)]
-        ip("link", "add", cables[0], "type", "veth", "peer", "name", cables[1])
-        for k, (name, cable) in enumerate(zip(names, cables, strict=True)):
-            ip("link", "set", cable, "netns", name)
-            ip("-n", name, "addr", "add", f"10.77.0.{k + 1}/24", "dev", cable)
-            ip("-n", name, "link", "set", cable, "up")
-        yield names, "10.77.0.1"
-    finally:
-        for name in names:
-            ip("netns", "del", name)  # the cable is removed with it
-
-
-@pytest.mark.minutes
-def test_ranks_of_two_machines_train_as_one_process(two_machines, tmp_path):
-    names, address = two_machines
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "29500", "DUOLN_RANK_TOKEN": SECRET}
-    finish([start("--out", str(tmp_path / "several"), within=("ip", "netns", "exec", name), RANK=str(k), **shared)
-            for k, name in enumerate(names)])
-    check_losses(tmp_path)
-
-
 @pytest.mark.minutes
 def test_ranks_that_open_mpi_starts_train_as_one_process(tmp_path):
     if not shutil.which("mpirun"):

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 from conftest import NAMES, PATIENCE
-from processes import wait_until_gone
 from running import FEW, STEPS, Started, losses, run, run_here, states, without_pictures
 
 from duoln.cli import main
@@ -108,15 +107,3 @@ def test_ctrl_c_stops_every_rank_at_one_step_and_going_on_equals_not_stopping(tm
     assert "expected ranks 2, found 1" in capsys.readouterr().err  # another number of ranks has other bits
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(mine.arrays[name], array, err_msg=name)
-
-
-@pytest.mark.long
-@needs_ring
-def test_no_rank_outlives_the_command_that_started_it(tmp_path):
-    """SIGTERM here; `test_launching.py` has the other signals, and ranks that only sleep."""
-    started = Started(tmp_path, *LONG)
-    started.wait_for_step(3)
-    ranks = started.ranks()
-    started.process.terminate()
-    started.process.communicate(timeout=PATIENCE)
-    assert started.process.returncode != 0 and wait_until_gone(ranks)

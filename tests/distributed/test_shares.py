@@ -8,8 +8,7 @@ import duoln
 from duoln import nn, ops, optim
 from duoln.cli.planned import Plan, plan_of_first
 from duoln.data import Batches
-from duoln.distributed.ranks import Ranks
-from duoln.distributed.sharing import check_sharing
+from duoln.distributed.ranks import Ranks, check_sharing
 from duoln.errors import UsageError
 from duoln.runs.settings import Job
 from duoln.tasks import Dataset, Splits, Task

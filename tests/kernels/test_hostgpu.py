@@ -3,7 +3,6 @@ them, and refuses what hangs, races, reaches outside of an array or does not fit
 """
 
 import sys
-from functools import partial
 
 import numpy as np
 import pytest

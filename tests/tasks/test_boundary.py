@@ -44,13 +44,6 @@ def test_the_traceback_is_shown_if_asked_for(install, tmp_path, capsys, monkeypa
     assert "Traceback" in stderr and "and more" in stderr and stderr.index("Traceback") < stderr.index("duoln: task")
 
 
-@pytest.mark.long
-def test_other_tasks_go_on(install, tmp_path, capsys):
-    install("frail", _frail("data"))
-    assert main(["list"]) == 0 and main(["doctor"]) == 0
-    assert main(["run", "mnist", *ARGS[2:], str(tmp_path / "r")]) == 0
-
-
 def test_on_every_backend(be):
     class Frail(Spirals):
         def loss(self, model, params, batch):

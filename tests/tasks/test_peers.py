@@ -21,15 +21,6 @@ class Elsewhere(Mnist):
     """A task of another module that keeps the peers of the one it extends."""
 
 
-class Overriding(Task):
-    """A task that answers by itself."""
-
-    name = "overriding"
-
-    def peer(self, name):
-        return lambda cfg, start: (lambda batch: 0.0, {"library": name})
-
-
 class Declaring(Task):
     """A task whose package has no such module."""
 
@@ -62,11 +53,6 @@ def test_every_experiment_declares_its_peers(name):
 
 def test_a_task_without_peers_says_so():
     check_error(UsageError, lambda: Task().peer("torch"), "found 'torch'; it has none")
-
-
-def test_a_task_that_overrides_the_method_needs_no_declaration():
-    step, facts = Overriding().peer("anything")(None, {})
-    assert step({}) == 0.0 and facts == {"library": "anything"}
 
 
 def test_a_declared_peer_without_its_module_names_the_module():

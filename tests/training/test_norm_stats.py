@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -104,13 +103,6 @@ def test_stopped_and_resumed_is_as_not_stopped(be, tmp_path, stop):
     assert state_bits(whole) == state_bits(resumed) and seconds == stats and len(stats) == 8
 
 
-def test_resumed_without_it_measures_no_more(numpy_backend, tmp_path):
-    with suppress(Interrupted):
-        watched_run(numpy_backend, tmp_path, every=1, listeners=[At(5, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    _, stats = watched_run(numpy_backend, tmp_path, resume=True, watch=None)
-    assert sorted(stats) == [0, 1, 2, 3, 4, 5]
-
-
 def test_a_run_that_diverges_keeps_what_was_measured(numpy_backend, tmp_path):
     with pytest.raises(DivergedError):
         watched_run(numpy_backend, tmp_path, every=1, poison=4)
@@ -192,12 +184,6 @@ def test_from_python(be, tmp_path):
     assert list(duoln.tasks.train(Line(), variant="plain", backend=be, epochs=1, watch="norm-stats").layers) == [0, 5]
 
 
-def test_wrong_watches_from_python(numpy_backend):
-    for words, message in (({"watch": "norms"}, "found 'norms'"), ({"watch_every": 3}, "[train] watch_every: expected `watch` too"),
-                           ({"watch": "norm-stats", "watch_every": 0}, "at least 1, found 0")):
-        check_error((UsageError, ShapeError), lambda words=words: duoln.tasks.train(Line(), variant="plain", backend=numpy_backend, **words), message)
-
-
 @pytest.mark.parametrize(("error", "args", "words"), [
     (UsageError, ("norm_stats",), ("[watch]", "'norm-stats'", "found 'norm_stats'", "did you mean 'norm-stats'")), (DtypeError, (3,), ("[watch]", "found 3 (int)")),
     (ShapeError, ("norm-stats", 0), ("[watch] every: expected an integer of at least 1, found 0",)), (DtypeError, ("norm-stats", 2.5), ("[watch] every", "2.5"))])
@@ -210,15 +196,3 @@ def test_wrong_watches(error, args, words):
     {"update": 3, "layers": {"a": {"mean": "x"}}}, {"update": 3, "layers": {"a": {"gradient_norm": None}}}])
 def test_a_damaged_entry_is_named(entry):
     check_error(DataFormatError, lambda: read_entry("log", entry), "log", "update", str(entry))
-
-
-def test_the_trainers_compiled_step_is_not_entered(numpy_backend):
-    """The pass runs beside the compiled step: layers are called in it, and the next update repeats its program as before."""
-    trainer = line_trainer(numpy_backend)
-    trainer.advance()
-    trainer.advance()
-    state = tree.map(lambda t: t.numpy().copy(), trainer.state)
-    assert measure(trainer) == measure(trainer)
-    for before, after in zip(tree.leaves(state), tree.leaves(trainer.state), strict=True):
-        assert before.tobytes() == after.numpy().tobytes()
-    assert duoln.tree.leaves(trainer.state)

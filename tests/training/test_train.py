@@ -1,284 +1,93 @@
-"""The training loop: exact resume, interruption, divergence, and the log."""
+"""`duoln.tasks.train`: a run from Python gives what the command gives, prints nothing, and leaves only what was asked for."""
 
-import dataclasses
 import json
-import math
 import os
 import signal
-import threading
-import time
+import tempfile
 
 import numpy as np
 import pytest
-from conftest import ON_NUMPY
 from small_runs import At, Line, fit_into, line_trainer, state_bits
 
 import duoln
-from duoln import ops, tree
-from duoln.core import watched
-from duoln.errors import CheckpointError, DivergedError, Interrupted, MemoryExhaustedError, NotFiniteError, TaskError
-from duoln.runs import checkpoint
-from duoln.runs.folder import RunFolder
-from duoln.runs.log import read_log
-from duoln.testing import check_error, check_task
-from duoln.training.train_step import make_step
-from duoln.training.trainer import Trainer
+from duoln import cli, tree
+from duoln.errors import CheckpointError, Interrupted, UsageError
+from duoln.testing import check_error
 
 
-@ON_NUMPY
-def test_it_is_a_task(be):
-    check_task(Line(), backend=be)
+def test_a_task_object_on_every_backend(be, tmp_path, capfd):
+    run = duoln.tasks.train(Line(), backend=be, variant="plain", epochs=2)
+    trainer = line_trainer(be, epochs=2)
+    figures = fit_into(trainer, tmp_path / "r", be)
+    unclocked = {key: value for key, value in figures.items() if not key.startswith("seconds_per_")}
+    assert {key: value for key, value in run.figures.items() if key in unclocked} == unclocked
+    assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == [
+        t.numpy().tobytes() for t in tree.leaves(trainer.state["params"])]
+    assert run.backend == be.name and run.dataset.name == "a line" and run.folder is None
+    assert capfd.readouterr() == ("", "")
 
 
-@ON_NUMPY
-def test_a_run_leaves_log_result_config_and_checkpoints(be, tmp_path):
-    result = fit_into(line_trainer(be), tmp_path, be)
-    assert result["updates"] == 15 and result["epochs"] == 3 and math.isfinite(result["valid_mse"])
-    assert json.loads((tmp_path / "result.json").read_text()) == result
-    assert json.loads((tmp_path / "config.json").read_text())["config"]["batch_size"] == 8
-    events = list(read_log(tmp_path))
-    assert [e["event"] for e in events].count("update") == 15
-    start = events[0]
-    assert start["dataset"] == {"name": "a line", "provenance": "synthetic"} and start["backend"]["name"] == be.name
-    assert {"duoln", "numpy", "python", "seed", "platform"} <= start.keys()
-    assert [e["update"] for e in events if e["event"] == "evaluation"] == [5, 10, 15]
-    assert events[-1]["event"] == "end" and events[-1]["status"] == "done"
-    assert [p.name for p in checkpoint.list_paths(tmp_path / "checkpoints")] == [
-        "update-000000010.safetensors", "update-000000015.safetensors"]
+def test_curves_are_arrays(numpy_backend):
+    run = duoln.tasks.train(Line(), "plain", backend=numpy_backend)
+    np.testing.assert_array_equal(run.curves["update"], [5, 10, 15])
+    np.testing.assert_array_equal(run.curves["epoch"], [1, 2, 3])
+    assert run.curves["valid_mse"][-1] == run.figures["valid_mse"] and (np.diff(run.curves["seconds"]) >= 0).all()
+    np.testing.assert_array_equal(run.losses["update"], np.arange(1, 16))
+    assert run.losses["loss"].dtype == np.float64 and run.losses["loss"].shape == (15,)
+    x = duoln.tensor(np.zeros((2, 1), np.float32), numpy_backend)
+    assert run.model(run.params, x).shape == (2, 1) and "a line" in repr(run) and "valid_mse" in repr(run)
 
 
-def test_evaluate_every(numpy_backend, tmp_path):
-    fit_into(line_trainer(numpy_backend, evaluate_every=4), tmp_path, numpy_backend)
-    assert [e["update"] for e in read_log(tmp_path) if e["event"] == "evaluation"] == [4, 8, 12, 15]
+def test_the_command_gives_the_same(tmp_path, capsys):
+    run = duoln.tasks.train("mnist", "ln", preset="smoke", epochs=1, backend="numpy", out=tmp_path / "a")
+    assert cli.main(["run", "mnist", "--variant", "ln", "--preset", "smoke", "--epochs", "1", "--backend", "numpy",
+                     "--out", str(tmp_path / "b"), "--json"]) == 0
+    [result] = json.loads(capsys.readouterr().out)["results"]
+    assert (result.pop("status"), result.pop("dataset")) == ("done", run.dataset._asdict())
+    assert {key: result[key] for key in result if not key.startswith("seconds_per_")} == {
+        key: run.figures[key] for key in result if not key.startswith("seconds_per_")}
+    assert run.folder == tmp_path / "a"
 
 
-def test_ctrl_c_at_the_last_step_is_heard(numpy_backend, tmp_path):
-    with pytest.raises(Interrupted, match="after update 15"):
-        fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, [At(15, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    assert fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)["updates"] == 15
-
-
-@pytest.mark.few
-@pytest.mark.parametrize("stop", [5, 7, 14])
-def test_ctrl_c_then_resume_equals_not_stopping(be, tmp_path, stop):
-    whole = line_trainer(be)
-    fit_into(whole, tmp_path / "whole", be)
-    late = be.queues and stop % 5 != 0  # the figures come when the next update is queued, but before an evaluation
-    with pytest.raises(Interrupted, match=f"after update {stop + late}; checkpoint .*cut"):
-        fit_into(line_trainer(be), tmp_path / "cut", be, [At(stop, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    resumed = line_trainer(be)
-    fit_into(resumed, tmp_path / "cut", be, resume=True)
-    assert state_bits(resumed) == state_bits(whole) and resumed.update == 15
-    events = list(read_log(tmp_path / "cut"))
-    assert [e["status"] for e in events if e["event"] == "end"] == ["interrupted", "done"]
-    assert [e["update"] for e in events if e["event"] == "update"] == list(range(1, 16))
-
-
-def test_a_second_ctrl_c_is_heard_at_once(numpy_backend, tmp_path):
-    def twice():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)  # Python calls the handler of the first between two instructions
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)
-
-    before, trainer = signal.getsignal(signal.SIGINT), line_trainer(numpy_backend)
-    with pytest.raises(KeyboardInterrupt):
-        fit_into(trainer, tmp_path, numpy_backend, [At(7, twice)])
-    assert trainer.update == 7 and checkpoint.list_paths(tmp_path / "checkpoints")[-1].name == "update-000000005.safetensors"
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_the_users_signal_handler_comes_back(numpy_backend, tmp_path):
-    before = signal.getsignal(signal.SIGINT)
-    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_training_works_in_a_thread(numpy_backend, tmp_path):
-    results = []
-    thread = threading.Thread(target=lambda: results.append(fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)))
-    thread.start()
-    thread.join()
-    assert results and results[0]["updates"] == 15
-
-
-def test_resume_of_a_finished_run_trains_no_more(numpy_backend, tmp_path):
-    first = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    again = fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True)
-    assert again["valid_mse"] == first["valid_mse"] and again["updates"] == 15
-
-
-def test_resume_may_go_on_for_longer(numpy_backend, tmp_path):
-    whole = line_trainer(numpy_backend, epochs=4)
+def test_a_run_goes_on_in_its_folder(numpy_backend, tmp_path):
+    with pytest.raises(Interrupted, match="go on with resume=True and this `out`"):
+        duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run",
+                    listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=tmp_path / "run"),
+                "already holds")
+    run = duoln.tasks.train(Line(), "plain", backend=numpy_backend, out=str(tmp_path / "run"), resume=True)
+    whole = line_trainer(numpy_backend)
     fit_into(whole, tmp_path / "whole", numpy_backend)
-    fit_into(line_trainer(numpy_backend, epochs=2), tmp_path / "cut", numpy_backend)
-    more = line_trainer(numpy_backend, epochs=4)
-    fit_into(more, tmp_path / "cut", numpy_backend, resume=True)
-    assert state_bits(more) == state_bits(whole)
+    assert [t.numpy().tobytes() for t in tree.leaves(run.params)] == state_bits(whole)[:len(tree.leaves(run.params))]
+    np.testing.assert_array_equal(run.losses["update"], np.arange(1, 16))
 
 
-@pytest.mark.long
-def test_a_checkpoint_goes_on_on_another_backend(tmp_path):
-    from conftest import get_backend
-
-    a, b = get_backend("numpy"), get_backend("mlx")
-    whole = line_trainer(a)
-    fit_into(whole, tmp_path / "whole", a)
-    with pytest.raises(Interrupted):
-        fit_into(line_trainer(a), tmp_path / "cut", a, [At(7, lambda: os.kill(os.getpid(), signal.SIGINT))])
-    resumed = line_trainer(b)
-    check_error(CheckpointError, lambda: fit_into(resumed, tmp_path / "cut", b, resume=True), "expected backend numpy, found mlx")
-    fit_into(resumed, tmp_path / "cut", b, resume="anyway")
-    for mine, theirs in zip(tree.leaves(resumed.state), tree.leaves(whole.state), strict=True):
-        np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-5)
+def test_without_a_folder_for_temporary_files_the_error_says_what_to_set(numpy_backend, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary",
+                "gone", "TMPDIR")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "gone")])
+    check_error(CheckpointError, lambda: duoln.tasks.train(Line(), "plain", backend=numpy_backend, epochs=1), "temporary", "TMPDIR")
 
 
-def test_another_runs_checkpoint_is_refused(numpy_backend, tmp_path):
-    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend, "fast"), tmp_path, numpy_backend, resume=True),
-                "variant 'fast'", "'plain'")
-    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend, seed=1), tmp_path, numpy_backend, resume=True),
-                "seed 1", "0")
-    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend, batch_size=4), tmp_path, numpy_backend, resume=True),
-                "batch_size 4", "8")
+def test_ctrl_c_without_a_folder_says_that_nothing_is_kept(numpy_backend):
+    with pytest.raises(Interrupted, match="nothing is kept") as caught:
+        duoln.tasks.train(Line(), "plain", backend=numpy_backend,
+                    listeners=[At(7, lambda: os.kill(os.getpid(), signal.SIGTERM))])
+    assert caught.value.exit_code == 128 + signal.SIGTERM
 
 
-def test_only_damaged_checkpoints_are_an_error(numpy_backend, tmp_path):
-    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    for path in checkpoint.list_paths(tmp_path / "checkpoints"):
-        path.write_bytes(b"junk")
-    check_error(CheckpointError, lambda: fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend, resume=True), "update-")
-
-
-def test_a_gradient_that_is_not_finite_stops_the_run_at_once(be):
-    """The loss is finite, its gradient is not: sqrt at 0."""
-    trainer = line_trainer(be)
-    trainer.task.loss = lambda model, params, batch: ops.mean(ops.sqrt(0.0 * model(params, batch["x"])))
-    trainer._step = duoln.compile(make_step(trainer.task, trainer.model, trainer.optimizer))
-    with pytest.raises(DivergedError, match=r"the loss is 0\.0 and the norm of its gradients (nan|inf) at update 1; "
-                                            "--debug-nans"), np.errstate(all="ignore"):
-        trainer.advance()
-
-
-@pytest.mark.parametrize("poison", [0, 2])
-def test_debug_nans_names_the_operator(be, poison):
-    trainer = line_trainer(be, poison=poison)
-    watching = Trainer(trainer.task, "plain", trainer.cfg, trainer.splits, be, debug_nans=True)
-    for _ in range(poison):
-        watching.advance()
-    with pytest.raises(DivergedError, match=rf"at update {poison + 1}.*operator by operator: \[linear\] rule '.*': input 0 of "
-                                            r"shape \(8, 1\) has nan at \(0, 0\) \(8 of 8"):
-        watching.advance()
-
-
-def test_watching_sees_outputs_and_gradients(numpy_backend):
-    x = duoln.tensor(np.array([[1.0, 0.0, 4.0]], np.float32), numpy_backend)
-    with watched(), np.errstate(all="ignore"):
-        with pytest.raises(NotFiniteError, match=r"\[log\] rule 'composed': output 0 of shape \(1, 3\) has -inf at \(0, 1\)"):
-            ops.log(x)
-        with pytest.raises(NotFiniteError, match=r"\[sqrt\] rule 'composed': gradient of input 0 .* has inf at \(0, 1\)"):
-            duoln.value_and_grad(lambda p: ops.sum(ops.sqrt(p)))(x)
-    ops.log(x + 1.0)
-
-
-def test_the_log_has_the_norm_of_the_gradients(numpy_backend, tmp_path):
-    trainer = line_trainer(numpy_backend)
-    batch = duoln.to_tensors(trainer.splits.train(0), numpy_backend)
-    _, gradients = duoln.value_and_grad(lambda p: trainer.task.loss(trainer.model, p, batch))(trainer.state["params"])
-    exact = np.sqrt(sum((g.numpy().astype(np.float64) ** 2).sum() for g in tree.leaves(gradients)))
-    fit_into(trainer, tmp_path, numpy_backend)
-    steps = [e for e in read_log(tmp_path) if e["event"] == "update"]
-    assert len(steps) == 15 and steps[0]["gradient_norm"] == pytest.approx(exact, rel=1e-5)
-
-
-@pytest.mark.parametrize("poison", [0, 3, 6])
-def test_nan_loss_names_the_step_and_keeps_a_checkpoint_from_before(be, tmp_path, poison):
-    with pytest.raises(DivergedError, match=f"nan at update {poison + 1}.*update-") as caught:
-        fit_into(line_trainer(be, poison=poison), tmp_path, be)
-    assert caught.value.exit_code == 5
-    saved, refused = checkpoint.newest(tmp_path / "checkpoints")
-    assert not refused and saved.update == (5 if poison == 6 else 0)
-    assert all(np.isfinite(a).all() for a in saved.arrays.values())
-    assert list(read_log(tmp_path))[-1]["status"] == "diverged"
-
-
-def test_weights_that_are_not_finite_are_never_saved(numpy_backend, tmp_path):
-    trainer = line_trainer(numpy_backend)
-    trainer.state["params"]["0"]["bias"].data[:] = np.inf
-    check_error(DivergedError, lambda: trainer.save(tmp_path), "params.0.bias")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_memory_says_what_to_change(numpy_backend):
-    trainer = line_trainer(numpy_backend)
-
-    def fail(*args):
-        raise MemoryError("Unable to allocate 9 TiB")
-
-    trainer._step = fail
-    check_error(MemoryExhaustedError, trainer.advance, "update 1", "9 TiB", "batch_size below 8")
-
-
-def test_a_failing_task_ends_the_log(numpy_backend, tmp_path):
-    trainer = line_trainer(numpy_backend)
-    trainer.task.metrics = lambda predict, split: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        fit_into(trainer, tmp_path, numpy_backend)
-    assert list(read_log(tmp_path))[-1]["status"] == "failed"
-
-
-def test_a_folder_that_cannot_be_made(numpy_backend, tmp_path):
-    (tmp_path / "file").write_text("")
-    check_error(CheckpointError, lambda: RunFolder(tmp_path / "file" / "run", numpy_backend), "cannot be written")
-
-
-def test_a_log_cut_short_is_read_to_its_last_whole_line(numpy_backend, tmp_path):
-    fit_into(line_trainer(numpy_backend), tmp_path, numpy_backend)
-    log = tmp_path / "log.jsonl"
-    log.write_text(log.read_text()[:-30])
-    assert list(read_log(tmp_path))[-1]["event"] == "evaluation"
-
-
-def test_seconds_are_those_of_training(numpy_backend, tmp_path, monkeypatch):
-    trainer = line_trainer(numpy_backend)
-    now, step = [0.0], trainer._step
-
-    def passing(seconds, value):
-        now[0] += seconds
-        return value
-
-    monkeypatch.setattr("duoln.training.trainer.time.perf_counter", lambda: now[0])
-    trainer._step = lambda *args: passing(0.5, step(*args))
-    trainer.task.metrics = lambda predict, split: passing(100.0, {"mse": 0.0})
-    figures = fit_into(trainer, tmp_path, numpy_backend)
-    assert figures["seconds_per_update"] == 0.5 and figures["seconds_per_epoch"] == 0.5 * trainer.splits.steps_per_epoch
-
-
-def test_figures_are_read_in_order_and_once(be):
-    """Several updates may be queued before the first figure is read."""
-    one_by_one, queued = line_trainer(be), line_trainer(be)
-    losses = [one_by_one.advance() for _ in range(4)]
-    for _ in range(4):
-        queued.queue()
-    early, late = list(queued.settle(behind=1)), list(queued.settle())
-    assert [s.update for s in early] == [1, 2, 3] and [s.update for s in late] == [4] and list(queued.settle()) == []
-    assert [s.loss for s in (*early, *late)] == losses and state_bits(queued) == state_bits(one_by_one)
-    assert queued.gradient_norm == one_by_one.gradient_norm
-
-
-@pytest.mark.parametrize(("split", "metrics", "words"), [
-    ("batch", {"size": 1.0}, ["'size'", "'batch'", "'batch_size', which duoln has"]),
-    ("wall", {"s": 1.0}, ["'wall_s', which duoln has"]), ("seconds", {"per_update": 1.0}, ["'seconds_per_update'"])])
-def test_a_metric_with_a_name_of_ours_is_refused(numpy_backend, monkeypatch, split, metrics, words):
-    trainer = line_trainer(numpy_backend)
-    trainer.splits = dataclasses.replace(trainer.splits, evaluation={split: trainer.splits.evaluation["valid"]})
-    monkeypatch.setattr(trainer.task, "metrics", lambda predict, part: metrics)
-    check_error(TaskError, trainer.evaluate, "[line] metrics", *words)
-
-
-def test_two_metrics_of_one_name_are_refused(numpy_backend, monkeypatch):
-    trainer = line_trainer(numpy_backend)
-    test = trainer.splits.evaluation["valid"]
-    trainer.splits = dataclasses.replace(trainer.splits, evaluation={"a": test, "a_b": test})
-    monkeypatch.setattr(trainer.task, "metrics", lambda predict, part: {"b_c": 1.0, "c": 2.0})
-    check_error(TaskError, trainer.evaluate, "'a_b_c', which another metric has")
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"task": "mnits"}, ["[task]", "'mnits'", "did you mean 'mnist'"]), ({"task": 3}, ["[train]", "int"]),
+    ({"task": "mnist", "variant": None}, ["[mnist]", "none, bn, ln", "None"]), ({"variant": "nl"}, ["plain, fast", "'nl'"]),
+    ({"preset": "smok"}, ["'smok'", "did you mean 'smoke'"]), ({"preset": "tiny", "variant": None}, ["a preset of", "'tiny'"]), ({"seed": -1}, ["seed", "-1"]),
+    ({"preset": ["smoke"]}, ["a preset of", "['smoke']"]), ({"epoch": 1}, ["'epoch'", "did you mean 'epochs'"]),
+    ({"epochs": -1}, ["epochs of at least 0", "-1"]), ({"patience": -1}, ["patience of at least 0", "-1"]), ({"watch_every": 3}, ["[train] watch_every: expected `watch` too"]),
+    ({"epochs": "many"}, ["epochs", "'many'"]),
+    ({"backend": "nunpy"}, ["[backend]", "did you mean 'numpy'"]), ({"resume": True}, ["`out`", "none"]),
+    ({"variant": ["plain"]}, ["plain, fast", "['plain']"]), ({"out": 3}, ["[train] out", "3 (int)"]),
+    ({"listeners": [print]}, ["[train] listeners", "Listener"]), ({"data": "not-there"}, ["[train] data", "not-there"])])
+def test_wrong_calls_are_named(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_error(UsageError, lambda: duoln.tasks.train(**{"task": Line(), "variant": "plain", **arguments}), *words)

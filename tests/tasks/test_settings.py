@@ -1,7 +1,9 @@
-"""Settings of all types that a task may have: every command reads those that a run has written."""
+"""Settings of a task: their precedence, types and meanings; every command reads those that a run has written."""
 
 import dataclasses
 import json
+import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -13,10 +15,104 @@ from small_runs import Line, LineConfig
 
 from duoln.cli import main
 from duoln.errors import UsageError
-from duoln.tasks import Findings, make_config, option
+from duoln.examples.own_task import Spirals
+from duoln.optim import Adam
+from duoln.tasks import Config, Dataset, Findings, Task, make_config, option
 from duoln.tasks.boundary import named
-from duoln.tasks.settings import convert, is_readable, kind_in_words, value_in_words
-from duoln.testing import check_error
+from duoln.tasks.registry import Registry
+from duoln.tasks.settings import convert, is_readable, kind_in_words, meanings_of, settings_of, value_in_words
+from duoln.testing import check_error, check_task
+
+
+@dataclass(frozen=True)
+class ThingConfig(Config):
+    """One field of each kind."""
+
+    count: int = 1
+    rate: float = 1.0
+    flag: bool = False
+    norm: Literal["none", "layer"] = "none"
+    rows: int | None = None
+    title: str = "untitled"
+
+
+class Thing(Task):
+    """A task with presets and variants that all set `count`."""
+
+    name = "thing"
+    config = ThingConfig
+    presets: ClassVar = {"small": {"count": 2, "rate": 0.2, "epochs": 7}, "paper": {}}
+    variants: ClassVar = {"plain": {}, "ln": {"count": 3, "norm": "layer"}}
+
+
+def _config(variant="plain", preset=None, **settings):
+    return make_config(Thing(), variant, preset, settings)
+
+
+# Precedence -------------------------------------------------------------------------------------------
+
+def test_defaults():
+    assert _config() == ThingConfig()
+
+
+@pytest.mark.parametrize(("variant", "preset", "settings", "count"), [
+    ("plain", None, {}, 1), ("plain", "small", {}, 2), ("ln", None, {}, 3), ("ln", "small", {}, 3),
+    ("plain", "paper", {}, 1), ("plain", None, {"count": 4}, 4), ("plain", "small", {"count": 4}, 4),
+    ("ln", "small", {"count": "4"}, 4)])
+def test_settings_before_variant_before_preset_before_defaults(variant, preset, settings, count):
+    assert _config(variant, preset, **settings).count == count
+
+
+def test_each_source_gives_what_the_others_leave_open():
+    assert _config("ln", "small", seed=5) == ThingConfig(count=3, rate=0.2, norm="layer", epochs=7, seed=5)
+
+
+# Values -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("count", "1.5", "int"), ("count", "", "int"), ("count", "many", "int"), ("count", 1.5, "int"),
+    ("count", None, "int"), ("count", [1], "int"), ("rate", "fast", "float"), ("rate", None, "float"),
+    ("flag", "yes", "true or false"), ("flag", "True", "true or false"), ("flag", 2, "true or false"),
+    ("flag", None, "true or false"), ("norm", "batch", "none, layer"), ("norm", None, "none, layer"),
+    ("rows", "1.5", "int"), ("rows", "all", "int"), ("rows", 0.5, "int"), ("title", "caf\udce9", "str")])
+def test_a_value_that_does_not_fit(key, value, expected):
+    check_error(UsageError, lambda: _config(**{key: value}), "[thing]", f"{key}: expected", expected, repr(value))
+
+
+# Names ------------------------------------------------------------------------------------------------
+
+def test_unknown_variant():
+    check_error(UsageError, lambda: _config("lm"), "[thing]", "plain, ln", "'lm'")
+
+
+@pytest.mark.parametrize("preset", ["large", ""])
+def test_unknown_preset(preset):
+    check_error(UsageError, lambda: _config(preset=preset), "[thing]", "small, paper", repr(preset))
+
+
+@pytest.mark.parametrize("key", ["cuont", "", "name"])
+def test_unknown_setting(key):
+    check_error(UsageError, lambda: _config(**{key: "1"}), "[thing]", "seed, epochs", "count, rate", repr(key))
+
+
+# The rest of a task -----------------------------------------------------------------------------------
+
+def test_only_the_original_goes_without_its_rung():
+    assert Dataset("MNIST", "original").label == "MNIST"
+    assert Dataset("digits", "synthetic").label == "digits, synthetic"
+    assert Dataset("corpus", "substitute").label == "corpus, substitute"
+
+
+@pytest.mark.parametrize("call", [lambda t: t.data(None), lambda t: t.model(None), lambda t: t.loss(None, {}, {}),
+                                  lambda t: t.metrics(None, {}), lambda t: t.peer("torch")])
+def test_what_a_task_leaves_out_is_named(call):
+    check_error(UsageError, lambda: call(Thing()), "[thing]")
+
+
+def test_defaults_of_a_task():
+    optimizer = Thing().optimizer(ThingConfig(learning_rate=0.25), 1000)
+    assert isinstance(optimizer, Adam) and optimizer.learning_rate == 0.25
+    assert Thing().predict(lambda params, x: x + params, np.float32(1), {"x": np.float32(2)}) == 3
 
 
 class Kind(NamedTuple):
@@ -33,6 +129,7 @@ KINDS = {
     "flag": Kind(bool, True, "false", False), "title": Kind(str, "none", "caf\u00e9, 5", "caf\u00e9, 5"), "nothing": Kind(type(None), None, "none", None),
     "number": Kind(int | float, 0.5, "3", 3), "other_number": Kind(float | int, 2, "0.5", 0.5), "maybe": Kind(int | None, None, "7", 7),
     "word": Kind(str | None, "none", "none", None), "word_or_number": Kind(int | str, "5", "6", 6), "switch": Kind(bool | int, 1, "true", True),
+    "number_first": Kind(str | float, "auto", "0.1", 0.1),
     "choice": Kind(Literal[1, True, "a", None], True, "a", "a"), "choice_or_number": Kind(Literal["auto"] | float, 0.5, "auto", "auto"),
     "sizes": Kind(tuple[int, ...], (1, 2), "3,4,5", (3, 4, 5)), "none_at_all": Kind(tuple[int, ...], (1,), "", ()), "one": Kind(tuple[float, ...], (), "2", (2.0,)),
     "pair": Kind(tuple[int, str], (1, "a"), "2,b", (2, "b")), "nested": Kind(tuple[tuple[int, ...], ...], ((1,), ()), "[[1, 2], []]", ((1, 2), ())),
@@ -174,3 +271,76 @@ def test_types_that_no_setting_may_have(kind):
 
 def test_the_texts_of_all_types_are_json_too():
     assert json.loads(value_in_words(KINDS["nested"].default)) == [[1], []]
+
+
+@dataclass(frozen=True)
+class Base(Config):
+    width: int = 1
+    """Of a layer,
+    in units."""
+    depth: int = 2
+    """How many layers."""
+
+
+@dataclass(frozen=True)
+class Own(Base):
+    """A class's own string is no setting's."""
+
+    depth: int = 3
+    width: int = 4
+    """Of every layer."""
+    silent: int = 5
+
+
+@dataclass(frozen=True)
+class SilentConfig(Config):
+    mute: int = 0
+    known: int = 1
+    """Something."""
+
+
+class Silent(Spirals):
+    config = SilentConfig
+
+
+def test_no_setting_of_a_built_in_task_lacks_its_meaning():
+    tasks = Registry().tasks
+    assert len(tasks) >= 8
+    silent = [f"{name}: {s.name}" for name, entry in tasks.items() for s in settings_of(entry.task) if not s.meaning]
+    assert not silent
+
+
+def test_strings_of_a_class_and_of_its_bases():
+    meanings = meanings_of(Own)
+    assert meanings["width"] == "Of every layer." and meanings["depth"] == "How many layers."
+    assert "silent" not in meanings and meanings["seed"]
+    assert meanings_of(Base)["width"] == "Of a layer, in units."
+
+
+def test_a_class_without_source_has_the_meanings_of_its_bases():
+    made = {"__name__": "nowhere", "Config": Config, "dataclass": dataclass}
+    exec("@dataclass(frozen=True)\nclass Typed(Config):\n    width: int = 1\n    'Of a layer.'\n", made)
+    assert "width" not in meanings_of(made["Typed"]) and meanings_of(made["Typed"])["epochs"]
+
+
+def test_an_installed_package_has_its_meanings(tmp_path, monkeypatch):
+    (tmp_path / "guest_settings.py").write_text(
+        "from dataclasses import dataclass\nfrom duoln.tasks import Config\n\n\n@dataclass(frozen=True)\n"
+        "class GuestConfig(Config):\n    width: int = 1\n    '''Of a layer.'''\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import guest_settings
+
+    assert meanings_of(guest_settings.GuestConfig)["width"] == "Of a layer."
+    del sys.modules["guest_settings"]
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    (int, "int"), (float | None, "float or none"), (bool, "true or false"), (Literal["a", "b"], "one of a, b"),
+    (Literal["a", 2] | None, "one of a, 2 or none")])
+def test_types_in_words(kind, words):
+    assert kind_in_words(kind) == words
+
+
+def test_check_task_names_a_setting_without_meaning():
+    with pytest.raises(AssertionError, match=r"string under every field of SilentConfig.* found none under mute$"):
+        check_task(Silent())
