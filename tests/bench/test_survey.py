@@ -161,9 +161,9 @@ def _uninstalled(tmp_path, at_start, *words):
     """The survey from the checkout, with a module that every Python runs at its start. On a busy machine it takes longer."""
     (tmp_path / "sitecustomize.py").write_text(at_start)
     code = f"""
-from duoln.cli.bench import survey
-parts = survey.parts
-survey.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
+from duoln.cli import bench
+parts = bench.parts
+bench.parts = lambda *args: [part._replace(seconds={PATIENCE}) for part in parts(*args)]
 from duoln.cli import main
 raise SystemExit(main(["bench", "survey", "--out", {str(tmp_path / "day")!r}, "--seconds", "{10 * PATIENCE}", "--quick", *{words!r}]))
 """
