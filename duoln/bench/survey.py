@@ -267,16 +267,8 @@ def _times(content: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(content: Mapping[str, Any]) -> list[str]:
-    lines = []
-    compiled = content.get("compilation")
-    if compiled:
-        lines += [f"* compiled: {compiled['settings']} settings by {compiled['processes']} processes in "
-                  f"{compiled['seconds']:.0f} s, without those that CuPy's cache on the disk had; "
-                  f"{compiled['processor seconds']:.0f} s of work, the slowest {compiled['slowest seconds']:.1f} s "
-                  f"({compiled['slowest']})",
-                  *(f"* did not compile: {line}" for line in compiled["failures"])]
-    lines += [f"* {name}: {words}" for name, words in content.get("checks", {}).items()]
     rules = content["rules"]
+    lines = [f"* {name}: {words}" for name, words in content.get("checks", {}).items()]
     lines += [f"* {r['op']}, {r['rule']}: {r['cases']} cases, error {r['error']:.2g} of what is allowed, "
               f"{'repeats' if r['repeats'] else 'DOES NOT REPEAT'}, {len(r['failures'])} failed" for r in rules]
     lines += [f"* near: {line}" for r in rules for line in r["near"]]

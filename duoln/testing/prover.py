@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
@@ -32,7 +31,6 @@ from duoln.bench.survey import REPEATS, options, save
 from duoln.kernels.registry import Case
 from duoln.system import processes
 from duoln.testing import checks, selftest
-from duoln.testing.compilation import compile_all, of_this_device
 from duoln.testing.selftest import Outcome
 
 Doing = Callable[[str], None]
@@ -273,7 +271,7 @@ def verdicts(report: Report) -> list[dict[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve; or compile, try, and write the file."""
+    """Serve; or try all of a part, and write the file."""
     parser = options("duoln.testing.prover", __doc__.splitlines()[0], json_required=False)
     parser.add_argument("--what", choices=("ladder", "selftest", "repeats"), default="selftest")
     args = parser.parse_args(argv)
@@ -283,13 +281,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     until = time.monotonic() + args.seconds - _RESERVE_SECONDS
     backend = runtime.backend(args.backend)
     facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
-    compiles = backend.name == "cupy" and not args.quick
-    if args.what == "ladder" and compiles:  # the survey ends it with this part
-        subprocess.Popen(processes.command("duoln.testing.compilation"), env=processes.environment(),
-                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    if args.what == "selftest" and compiles:
-        facts["compilation"] = compile_all(os.cpu_count() or 1, of_this_device())
-        save(facts, args.json)
     wanted = tries(args.what, backend, args.quick)
     report = Report(facts, len(wanted), args.json)
     side_by_side = min(_MOST_WORKERS, (os.cpu_count() or 1) // 2, backend.free_memory() // _WORKER_BYTES)
@@ -298,7 +289,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     good = measure(in_workers(wanted, backend.name, workers, until, running), running, report)
     if args.what == "selftest" and backend.proofs is not None:
         backend.proofs.learn(verdicts(report))
-    return 0 if good and not facts.get("compilation", {}).get("failures") else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

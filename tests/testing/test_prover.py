@@ -25,39 +25,6 @@ def test_every_source_names_a_kernel():
     assert names["take/take.cu"] == "take_forward" and len(set(names.values())) == len(names)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
-def test_processes_compile_side_by_side_and_a_failure_is_a_line(tmp_path):
-    output = _compiled(tmp_path, OVER_STAND_IN, [("columns/columns.cu", {}), ("take/take.cu", {}), ("no/such.cu", {"THREADS": 32})])
-    assert (output["settings"], output["processes"]) == (3, 2) and output["processor seconds"] >= output["slowest seconds"] > 0
-    [failure] = output["failures"]
-    assert failure.startswith("no/such.cu THREADS=32: FileNotFoundError")
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform != "linux", reason="kernels run on the CPU under Linux only")
-def test_a_compiler_that_ends_its_process_is_a_failure(tmp_path):
-    breaks = f"{OVER_STAND_IN}import os\nstand_in_cupy.RawModule.get_function = lambda *given: os._exit(1)\n"
-    output = _compiled(tmp_path, breaks, [("columns/columns.cu", {})])
-    [failure] = output["failures"]
-    assert failure.startswith("columns/columns.cu: BrokenProcessPool") and output["settings"] == 1
-
-
-def _compiled(tmp_path, at_start, settings):
-    """What `compile_all` says in a process of its own."""
-    (tmp_path / "sitecustomize.py").write_text(at_start)
-    program = tmp_path / "program.py"
-    program.write_text(f"""
-import json
-from duoln.testing.compilation import compile_all
-if __name__ == "__main__":
-    print(json.dumps(compile_all(2, {settings!r})))
-""")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])})
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def _outcome(name, error):
     return selftest.Outcome(name.split()[0], name, "float32", "", "a rule", error, "output 0", True)
 

@@ -1,19 +1,23 @@
-"""The groups of `duoln bench`: the options that choose their rows, the record, and the table of all cases."""
+"""`duoln bench`: the options that choose its rows, their record and table; its survey; and `duoln compare`."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
 from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from duoln import runtime
 from duoln.backends.protocol import Backend
-from duoln.bench import groups, in_torch, machine, text
+from duoln.bench import compare, groups, in_torch, machine, machines, text
 from duoln.bench.groups import Sizes
 from duoln.bench.records import append_timings, check_target, write
 from duoln.bench.running import Bench, Plan, copy_words, on_cpu
+from duoln.bench.survey import PARTS, SUMMARY, parts, survey
 from duoln.bench.turns import Kept
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
@@ -26,6 +30,27 @@ from duoln.ops.recurrent.variants import check_variant
 from duoln.system.paths import path_argument
 from duoln.tasks.registry import find_task
 from duoln.tasks.settings import make_config, parse_settings
+
+
+def add_command(commands: Any) -> None:
+    """Add `bench` and `compare` to the command line."""
+    bench = commands.add_parser("bench", help="time duoln, beside a peer in the same run")
+    kinds = bench.add_subparsers(dest="kind", metavar="KIND", required=True)
+    _add_groups(kinds)
+    _add_survey(kinds)
+    machines = kinds.add_parser("machines", help="what has been measured on which machine; measures nothing")
+    machines.add_argument("files", nargs="*", type=path_argument, metavar="FILE.jsonl",
+                          help="lines that `duoln bench ... --append FILE.jsonl` has added: these alone are shown")
+    machines.set_defaults(run=_machines)
+
+    versus = commands.add_parser("compare", help="compare files of `duoln bench ... --json FILE` from several machines")
+    versus.add_argument("files", nargs="+", type=path_argument, metavar="FILE",
+                        help="the others are compared with the first")
+    versus.add_argument("--json", action="store_true", help="as one JSON object on stdout")
+    versus.set_defaults(run=_compare)
+
+
+# The rows ---------------------------------------------------------------------------------------------
 
 _MOST_VALUES = 1 << 48
 """The product of sizes that is refused: no array can have so many values."""
@@ -45,7 +70,7 @@ class Group(NamedTuple):
     """The values of the rows."""
 
 
-def add_groups(kinds: Any) -> None:
+def _add_groups(kinds: Any) -> None:
     """Add every group."""
     for name, group in _GROUPS.items():
         parser = kinds.add_parser(name, help=group.help)
@@ -68,8 +93,6 @@ def add_groups(kinds: Any) -> None:
 def _run(args: argparse.Namespace, group: Group) -> int:
     checked = group.check(args)
     _check(args)
-    from duoln import runtime
-
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     plans = [Plan(args.kind, row, args.peer) for row in group.rows(args, checked, backend)]
@@ -118,19 +141,19 @@ def _check(args: argparse.Namespace) -> None:
         console.say(remark, style="yellow")
 
 
-def _record_file(text: str) -> Path | str:
-    return text if text == "-" else path_argument(text)
+def _record_file(word: str) -> Path | str:
+    return word if word == "-" else path_argument(word)
 
 
 def _numbers(form: str) -> Callable[[str], tuple[int, ...]]:
     """The type of an option such as `--shape 8,16`."""
-    def parse(text: str) -> tuple[int, ...]:
-        parts = text.split(",")
+    def parse(word: str) -> tuple[int, ...]:
+        parts = word.split(",")
         if len(parts) != form.count(",") + 1 or not all(p.isdecimal() and int(p) > 0 for p in parts):
-            raise argparse.ArgumentTypeError(f"expected {form} of at least 1 each, found {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {form} of at least 1 each, found {word!r}")
         values = tuple(int(p) for p in parts)
         if prod(values) >= _MOST_VALUES:
-            raise argparse.ArgumentTypeError(f"expected {form} whose product is below 2 ** 48, found {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {form} whose product is below 2 ** 48, found {word!r}")
         return values
 
     return parse
@@ -266,3 +289,65 @@ _GROUPS = {
         parser, "--sizes", "T,B,WIDTH,SYMBOLS", "of the text and the model, may be repeated"), ("torch",), _nothing,
         _model_rows),
 }
+
+
+# What has been measured -------------------------------------------------------------------------------
+
+def _machines(args: argparse.Namespace) -> int:
+    for name, works in machines.measured(args.files).items():
+        headings, rows = machines.table(works)
+        console.show(RowsTable(name, headings, rows, whole=(1, 2)), data=True)
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    for path in args.files:
+        if path.is_dir():
+            raise UsageError(f"{path}: expected a file of `duoln bench ... --json FILE`, found a folder; for runs: "
+                             f"duoln report {' '.join(map(str, args.files))}")
+    comparison = compare.compare(args.files)
+    if args.json:
+        console.put_json(comparison.as_json())
+        return 0
+    for title, headings, rows in (compare.groups_table(comparison), compare.table(comparison)):
+        console.show(RowsTable(title, headings, rows, whole=[0]), data=True)
+    for line in compare.remarks(comparison):
+        console.put(line)
+    return 0
+
+
+def _add_survey(kinds: Any) -> None:
+    """Add `survey`."""
+    parser = kinds.add_parser("survey", help="everything that one device can show: a folder of records and a summary")
+    parser.add_argument("--out", type=path_argument, required=True, metavar="DIR",
+                        help="a new folder, or that of a survey of this device, which is continued")
+    parser.add_argument("--backend", default="cupy", choices=("cupy", "mlx", "numpy"),
+                        help="cupy for an NVIDIA GPU (default), mlx for a Mac, numpy for a CPU")
+    parser.add_argument("--part", action="append", choices=PARTS, dest="parts",
+                        help="only this part; may be repeated (default all)")
+    parser.add_argument("--seconds", type=_seconds, default=540.0, metavar="N",
+                        help="for all of it (default 540): what is left shortens the later parts, or leaves them out")
+    parser.add_argument("--tar", type=path_argument, metavar="FILE",
+                        help="an archive of the folder, made anew after every part")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: whether it works, not how fast")
+    parser.set_defaults(run=_survey)
+
+
+def _survey(args: argparse.Namespace) -> int:
+    until = time.monotonic() + args.seconds
+    runtime.backend(args.backend)  # an error, where it cannot be used: every part would fail
+    wanted = [part for part in parts(args.backend, args.out.absolute(), args.quick, os.cpu_count() or 1)
+              if part.name in (args.parts or PARTS)]
+    good = survey(wanted, args.out, console.say, until, args.tar)
+    console.put((args.out / SUMMARY).read_text(encoding="utf-8"))
+    return 0 if good else 1
+
+
+def _seconds(word: str) -> float:
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found {word!r}")
+    return seconds
