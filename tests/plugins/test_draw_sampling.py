@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from task_checks import short_run, untrained
+from task_checks import short_run
 
 from duoln import cli, runtime
-from duoln.errors import UsageError
 from duoln.pictures import drawing
 from duoln.plugins.draw import sampling
 from duoln.plugins.draw.task import DrawTask
 from duoln.runs.trained import load_trained
-from duoln.testing import check_close, check_error
+from duoln.testing import check_close
 
 TASK = DrawTask()
 
@@ -63,7 +62,3 @@ def test_what_is_refused_before_anything_is_computed(run, tmp_path, capsys, monk
         assert _sample(run, out, *options) == 2
         told = capsys.readouterr().err
         assert all(word in told for word in words), told
-
-
-def test_a_model_that_was_not_trained(tmp_path):
-    check_error(UsageError, lambda: TASK.sample(untrained(TASK, "ln")._replace(update=0), sampling.Options(), tmp_path / "d.png"), "expected a trained model")

@@ -7,13 +7,13 @@ import pytest
 from task_checks import root_with
 
 from duoln.errors import DataFormatError, DataMissingError
-from duoln.plugins.order_embeddings import caption_features, data
+from duoln.plugins.order_embeddings import data, flickr8k
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Dataset, make_config
 from duoln.testing import check_error
 
 TASK = OrderEmbeddings()
-REAL = root_with(caption_features.path_in(Path()))
+REAL = root_with(flickr8k.features_in(Path()))
 WORDS = ["the", "cat", "sat", "on", "a", "mat"]
 SPLITS = ["train"] * 7 + ["dev"] * 3 + ["test"] * 4
 
@@ -26,7 +26,7 @@ def _arrays(width=6):
 
 
 def _write(root, **changes):
-    path = caption_features.path_in(root)
+    path = flickr8k.features_in(root)
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = _arrays()
     arrays.update({name: change(arrays[name]) for name, change in changes.items()})
@@ -36,7 +36,7 @@ def _write(root, **changes):
 
 def test_captions_and_features_of_each_split(tmp_path):
     arrays = _write(tmp_path)
-    read = caption_features.read(tmp_path, 6)
+    read = flickr8k.read_features(tmp_path, 6)
     assert read.dataset == Dataset("Flickr8k captions as features", "substitute")
     for name in ("train", "dev", "test"):
         part, rows = read.parts[name], np.flatnonzero(arrays["split"] == name)
@@ -51,16 +51,15 @@ def test_captions_and_features_of_each_split(tmp_path):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"features": lambda a: a[:, :5]}, ["features", "width 6", "image_size", "found 5"]),
     ({"features": lambda a: a.astype(np.float32)}, ["features", "float16", "float32"]),
-    ({"features": lambda a: a[:-1]}, ["split", "13 entries", "found 14"]),
-    ({"split": lambda a: a[1:]}, ["split", "14 entries", "found 13"]),
+    ({"split": lambda a: a[1:]}, ["split", "14 pictures", "found 13"]),
     ({"captions": lambda a: a[:, :2]}, ["captions", "3 captions a picture", "found 2"]),
-    ({"captions": lambda a: a[1:]}, ["captions", "14 entries", "found 13"]),
+    ({"captions": lambda a: a[1:]}, ["captions", "14 pictures", "found 13"]),
     ({"captions": lambda a: np.where(a == a[8, 1], " . !", a)}, ["captions[8, 1]", "word in it", "' . !'"]),
     ({"split": lambda a: np.where(a == "dev", "val", a)}, ["split[7]", "train, dev, test", "'val'"]),
     ({"split": lambda a: np.where(a == "dev", "test", a)}, ["split", "pictures of dev", "none"])])
 def test_claims_of_the_file_are_checked(tmp_path, changes, words):
     _write(tmp_path, **changes)
-    check_error(DataFormatError, lambda: caption_features.read(tmp_path, 6), caption_features.FILE, *words)
+    check_error(DataFormatError, lambda: flickr8k.read_features(tmp_path, 6), flickr8k.FEATURE_FILE, *words)
 
 
 def _config(**settings):
@@ -69,12 +68,12 @@ def _config(**settings):
 
 def test_features_without_a_direction(tmp_path):
     _write(tmp_path, features=lambda a: np.where(np.arange(len(a))[:, None] == 8, np.nan, a).astype(np.float16))
-    check_error(DataFormatError, lambda: TASK.data(_config(), tmp_path), caption_features.FILE, "features of dev", "row 1", "nan")
+    check_error(DataFormatError, lambda: TASK.data(_config(), tmp_path), flickr8k.FEATURE_FILE, "features of dev", "row 1", "nan")
 
 
 @pytest.mark.long
 def test_it_is_used_only_where_it_is_asked_for(tmp_path):
-    check_error(DataMissingError, lambda: TASK.data(_config(), tmp_path), caption_features.FILE, "README")
+    check_error(DataMissingError, lambda: TASK.data(_config(), tmp_path), flickr8k.FEATURE_FILE, "README")
     _write(tmp_path)
     assert TASK.data(_config(), tmp_path).dataset.label == "Flickr8k captions as features, substitute"
     assert TASK.data(_config(source="auto", batch_size=16, image_size=288), tmp_path).dataset.provenance == "synthetic"
@@ -83,7 +82,7 @@ def test_it_is_used_only_where_it_is_asked_for(tmp_path):
 def test_a_batch_has_one_of_a_pictures_three_captions(tmp_path):
     _write(tmp_path)
     cfg = _config()
-    part = data.in_vocabulary(caption_features.read(tmp_path, 6), cfg.vocabulary)["train"]
+    part = data.in_vocabulary(flickr8k.read_features(tmp_path, 6), cfg.vocabulary)["train"]
     features = part.features.rows(np.arange(7))
     splits, which = TASK.data(cfg, tmp_path), set()
     for step in range(20):
@@ -109,7 +108,7 @@ def test_folds_hold_three_captions_a_picture(tmp_path, monkeypatch):
 @pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no features made of captions")
 def test_the_real_file():
     """Needs the file: 8,000 pictures of the official lists, three captions each."""
-    read = caption_features.read(REAL, 1024)
+    read = flickr8k.read_features(REAL, 1024)
     assert {name: (len(part.features), len(part.captions)) for name, part in read.parts.items()} == {
         "train": (6000, 18_000), "dev": (1000, 3000), "test": (1000, 3000)}
     rows = read.parts["test"].features.rows(np.arange(1000))

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_checks import root_with
 
-from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError, DataMissingError
 from duoln.plugins.skip_thoughts import data
-from duoln.plugins.skip_thoughts.corpus import MOST_BYTES, UNKNOWN, make_corpus
+from duoln.plugins.skip_thoughts.corpus import UNKNOWN, make_corpus
 from duoln.plugins.skip_thoughts.data import Triplets
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.tasks import make_config
@@ -18,7 +16,6 @@ from duoln.testing import check_error
 
 TASK = SkipThoughtsTask()
 HELD_OUT = Path(data.PLACES["novels100"][1]).name
-REAL = root_with(Path("books") / HELD_OUT)
 
 
 def _book(name, sentences):
@@ -102,10 +99,3 @@ def test_words_are_counted_alike_in_blocks_of_any_size(monkeypatch):
     for size in (1, 7, 100):
         monkeypatch.setattr(data, "_COUNTED", size)
         np.testing.assert_array_equal(data._target_counts(train), whole)
-
-
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no held-out novels")
-def test_the_real_held_out_books():
-    """Needs the file: five novels, 14,821 paragraphs."""
-    books = [sum(1 for _ in book) for book in read_books(REAL / "books" / HELD_OUT, MOST_BYTES)]
-    assert len([count for count in books if count]) == 5 and sum(books) == 14_821
