@@ -38,12 +38,9 @@ DATASETS = {"cnn": Dataset("CNN questions", "original"), "novels": Dataset("nove
 def splits(cfg: Any, root: Path | None) -> Splits:
     """Training batches, and the splits for evaluation; for the training set these are its first questions.
 
-    Source "auto" falls back to synthetic questions only where nothing of a corpus is found; a damaged one is an error.
-
     Raises:
-        DataMissingError: a corpus was requested and is not available.
-        DataError: a file is damaged, or there are more words than the table has rows.
-        UsageError: settings out of range.
+        as `original_or_made`. DataError: there are more words than the table has rows. UsageError: settings out of
+            range.
     """
     check_least("attentive_reader", cfg, sentences=1, window=0, within_from=1, pad_multiple=1, min_count=1,
                 table=corpus.SPECIAL + 1, evaluate_questions=1)

@@ -35,13 +35,8 @@ ROWS: dict[Corpus, int] = {"cifar10": len(corpus.FILES["train"]) * corpus.RECORD
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The images of a configuration; each training batch brings its noise and the masks of its dropout.
 
-    Source "auto" falls back to synthetic images only if nothing of the corpus is there; a damaged or missing file is an
-    error.
-
     Raises:
-        DataMissingError: the corpus was requested and is not available.
-        DataError: a file is damaged.
-        UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `decay` out of range.
+        as `original_or_made`. UsageError: `rows`, `evaluate_images`, `noise`, `dropout` or `decay` out of range.
     """
     _check(cfg)
     (dataset, images), why = _load(cfg.dataset, cfg.source, root)

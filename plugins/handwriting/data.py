@@ -35,9 +35,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     Of synthetic lines that nobody requested, the setting `lines` takes no more than there are.
 
     Raises:
-        DataMissingError: the corpus was requested and is not available.
-        DataError: a file is damaged.
-        UsageError: more lines are requested than exist.
+        as `original_or_made`. UsageError: more lines are requested than exist.
     """
     check_least("handwriting", cfg, length=1, text_length=1, evaluate_lines=1)
     (dataset, sets), why = original_or_made(cfg.source, partial(corpus.find_lines, root), _made)

@@ -50,12 +50,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
     As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
-    A damaged or incomplete corpus is an error, and never replaced by another one.
-
     Raises:
-        DataMissingError: the corpus was requested and is not available.
-        DataError: a file is damaged.
-        UsageError: more words than the table has rows, or a batch larger than the data.
+        as `original_or_made`. UsageError: more words than the table has rows, or a batch larger than the data.
     """
     batch_size, size = cfg.batch_size, cfg.image_size
     corpus, why = original_or_made(cfg.source, partial(_find, cfg.source, size, root), partial(_made, size))

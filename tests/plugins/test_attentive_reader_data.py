@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from task_checks import root_with
 
-from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
+from duoln.errors import DataError, DataFormatError, UsageError
 from duoln.plugins.attentive_reader import batches, corpus, data
 from duoln.plugins.attentive_reader.corpus import Cut
 from duoln.plugins.attentive_reader.questions import (
@@ -144,19 +144,6 @@ def test_what_is_wrong_with_an_archive(tmp_path, files, words):
     """Besides what is wrong with any tar archive."""
     path = _tar(tmp_path / "a.tar", files, "w")
     check_error(DataFormatError, lambda: corpus.read(path, WHOLE), str(path), "at byte", *words)
-
-
-def test_nothing_there_and_what_cannot_be_read(tmp_path):
-    check_error(DataMissingError, lambda: corpus.read(tmp_path / "no", WHOLE), "no", "nothing there")
-    (tmp_path / "empty.tgz").write_bytes(b"")
-    check_error(DataFormatError, lambda: corpus.read(tmp_path / "empty.tgz", WHOLE), "empty.tgz", "undamaged")
-    (tmp_path / "folder" / "training").mkdir(parents=True)
-    check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "none in training")
-    (tmp_path / "folder" / "training" / "a.question").write_bytes(b"x" * ((1 << 20) + 1))
-    check_error(DataFormatError, lambda: corpus.read(tmp_path / "folder", WHOLE), "a.question", "at most 131072")
-    (tmp_path / "folder" / "training" / "b.question").mkdir()
-    (tmp_path / "folder" / "training" / "a.question").unlink()
-    check_error(DataError, lambda: corpus.read(tmp_path / "folder", WHOLE), "cannot be read")
 
 
 # Words --------------------------------------------------------------------------------------------------

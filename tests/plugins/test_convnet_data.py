@@ -134,13 +134,6 @@ def test_made_images_are_digits_in_two_colours():
     assert (apart[where] > 0).mean() > 0.95
 
 
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no CIFAR-10")
-def test_the_real_subset():
-    dataset, splits = corpus.find_images(REAL)()
-    assert dataset.name == "CIFAR-10, 1,700 images" and len(splits["test"].labels) == 400
-    assert list(splits["train"].labels[:5]) == [6, 9, 9, 4, 1] and list(splits["test"].labels[:4]) == [3, 8, 8, 0]
-
-
 # What is done to images ---------------------------------------------------------------------------------
 
 def _correlated(count, rng):

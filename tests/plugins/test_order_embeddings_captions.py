@@ -102,14 +102,3 @@ def test_folds_hold_three_captions_a_picture(tmp_path, monkeypatch):
     assert [(len(sentences), len(features)) for sentences, features in folds] == [(6, 2), (6, 2)]
     np.testing.assert_array_equal(np.concatenate([features for _, features in folds]), split["features"])
     assert np.array_equal(np.concatenate([sentences.flat for sentences, _ in folds]), split["flat"])
-
-
-@pytest.mark.long
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no features made of captions")
-def test_the_real_file():
-    """Needs the file: 8,000 pictures of the official lists, three captions each."""
-    read = flickr8k.read_features(REAL, 1024)
-    assert {name: (len(part.features), len(part.captions)) for name, part in read.parts.items()} == {
-        "train": (6000, 18_000), "dev": (1000, 3000), "test": (1000, 3000)}
-    rows = read.parts["test"].features.rows(np.arange(1000))
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)

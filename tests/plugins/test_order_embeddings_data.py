@@ -198,23 +198,6 @@ def test_a_run_on_flickr8k_says_what_it_is(tmp_path):
     assert splits.steps_per_epoch == 1 and splits.train(0)["features"].shape == (4, 288)
 
 
-@pytest.mark.long
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no Flickr8k")
-def test_the_real_captions():
-    """Needs the corpus: 40,460 captions, 8,093 names of images, 991 photographs in the three lists."""
-    captions = flickr8k.read_captions(REAL / flickr8k.FOLDER / flickr8k.CAPTION_FILE)
-    assert sum(len(c) for c in captions.values()) == 40_460 and len(captions) == 8093
-    parts = flickr8k.read(REAL)
-    assert {name: len(part.images) for name, part in parts.items()} == {"train": 753, "dev": 113, "test": 125}
-    names = flickr8k.read_list(REAL / flickr8k.FOLDER / flickr8k.LIST_FILES["dev"])
-    with np.load(REAL / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE) as stored:
-        known = stored["name"].tolist()
-        present = [n for n in names if n in set(known)]
-        for k in (0, 57, 112):
-            np.testing.assert_array_equal(parts["dev"].images[k], stored["images"][known.index(present[k])])
-            assert parts["dev"].captions[5 * k:5 * k + 5] == [captions[present[k]][c] for c in range(5)]
-
-
 # Vocabularies and sentences -----------------------------------------------------------------------------
 
 def _corpus(**texts):

@@ -91,36 +91,10 @@ def test_words_of_validation_are_not_counted():
     assert "quagga" in make_corpus("two", books, True).words  # where other books are held out, all of these are counted
 
 
-def test_the_corpus_of_a_run_counts_its_training_alone(tmp_path):
-    path = tmp_path / "mine.txt"
-    path.write_text("\n".join(_book(95, LAST)))
-    for words in (50, 4):
-        _, corpus, _, _ = data.load("auto", str(path), words, True, 0.05)
-        assert corpus.words == ["<end>", "<unknown>", "the", "sea", "was", "deep", ".", "0", "1", "2"][:words]
-        train, _ = data.parts(corpus, None, 12, 0.05)
-        unknown = [(numbers == UNKNOWN).sum() for numbers in np.split(corpus.numbers, [corpus.starts[95]])]
-        assert unknown == ([0, 13] if words == 50 else [95 * 4, 18]) and len(train.middles) == 93
-    assert "quagga" in data.load("auto", str(path), 50, True, 0.01)[1].words  # the first two are for training
-    for share in (0, 1, 1.5):
-        check_error(UsageError, lambda share=share: data.load("auto", str(path), 50, True, share), "valid_share", str(share))
-
-
 def test_rare_words_are_unknown():
     _, corpus, _, _ = data.load("made", None, 10, True, 0.02)
     assert len(corpus.words) == 10 and corpus.numbers.max() == 9 and (corpus.numbers == UNKNOWN).any()
     check_error(UsageError, lambda: data.load("made", None, 2, True, 0.02), "at least 3", "found 2")
-
-
-def test_the_corpus_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    assert data.load("auto", None, 50, True, 0.02)[0].provenance == "synthetic"
-    check_error(DataMissingError, lambda: data.load("novels", None, 50, True, 0.02), "books/novels.txt.gz", "--set corpus")
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))
-    dataset, corpus, _, _ = data.load("auto", None, 50, False, 0.02)
-    assert dataset == ("novels, 3 sentences", "substitute") and len(corpus.lengths) == 3
-    (tmp_path / "mine.txt").write_text("a b c")
-    assert data.load("auto", str(tmp_path / "mine.txt"), 50, True, 0.02)[0].name == "mine, 1 sentences"
 
 
 # Batches ------------------------------------------------------------------------------------------------
@@ -245,13 +219,6 @@ def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
     path = tmp_path / "mr.all"
     path.write_bytes(content)
     check_error(DataFormatError, lambda: sets.read_labelled(path), "mr.all", *words)
-
-
-def test_a_corpus_in_another_encoding_is_named_by_file_and_line(tmp_path):
-    path = tmp_path / "book.txt"
-    path.write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
-    check_error(DataFormatError, lambda: data.load("auto", str(path), 50, True, 0.02), "book.txt: line 2", "utf-8")
-    check_error(DataMissingError, lambda: data.load("auto", str(tmp_path / "no"), 50, True, 0.02), "nothing there")
 
 
 def test_a_set_in_numbers():

@@ -141,23 +141,3 @@ def test_wrong_settings_are_refused():
     for name, value in (("length", 0), ("batch_size", 0), ("updates", -1), ("windows", 0)):
         check_error(UsageError, lambda wrong={name: value}: TASK.data(make_config(TASK, "pre", "smoke", wrong)), name, f"found {value}")
     check_error(DataError, lambda: TASK.data(make_config(TASK, "pre", "smoke", {"length": 99_999})), "99999 characters", "for train")
-
-
-def test_the_splits_of_a_task():
-    cfg = make_config(TASK, "pre", "smoke")
-    splits = TASK.data(cfg)
-    assert splits.steps_per_epoch == 40 and set(splits.evaluation) == {"valid", "test"}
-    for split in splits.evaluation.values():
-        assert split["x"].shape == split["y"].shape == (16, 24) and split["counts"].shape == (ALPHABET.classes,)
-    assert splits.evaluation["valid"]["counts"].sum() == len(corpus.load("made", None)[0][1].train)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no novels")
-def test_the_real_novels():
-    """Needs the file: eleven novels, of which The Warden and Jane Eyre are left out of training."""
-    dataset, parts = corpus.load("novels", None, REAL)[0]
-    assert dataset.provenance == "substitute" and [len(part) > 300_000 for part in parts] == [True] * 3
-    texts = [decode(np.minimum(part, OTHER - 1)) for part in parts]
-    assert [[name in text for name in ("Dickon", "Barchester", "Thornfield")] for text in texts] == np.eye(3).tolist()
-    assert np.mean(parts.train == OTHER) < 1e-4
