@@ -24,7 +24,6 @@ CAPTION_FILE = "Flickr8k.token.txt.gz"
 LIST_FILES = {"train": "Flickr_8k.trainImages.txt.gz", "dev": "Flickr_8k.devImages.txt.gz",
               "test": "Flickr_8k.testImages.txt.gz"}
 PHOTOGRAPH_FILE = "flickr8k_images_32px.npz"
-ALL_PHOTOGRAPHS = 8_000
 _LINE = re.compile(r"(?P<image>[^\s#]+)#(?P<number>[0-4])\t(?P<text>.*)")
 _MAX_BYTES = 1 << 24
 """The largest size of the captions, which have 3.4 million bytes, and of a list, which has 155,000."""
