@@ -77,7 +77,7 @@ def _record(*runs, every=10, updates=40):
 
 
 def test_the_rate_is_chosen_by_the_last_loss_of_the_runs_for_the_choice():
-    record = _record(("layer", 0.1, 100, True, [0.1, 0.3]), ("layer", 0.2, 100, True, [0.9, 0.2]), ("layer", 0.4, 100, True, [0.1, math.nan]),
+    record = _record(("layer", 0.4, 100, True, [0.1, math.nan]), ("layer", 0.1, 100, True, [0.1, 0.3]), ("layer", 0.2, 100, True, [0.9, 0.2]),
                      ("layer", 0.1, 0, False, [0.1, 0.01]), ("none", 0.1, 0, False, [0.5, 0.5]))
     assert record.chosen("layer") == 0.2 and record.chosen("none") is None and record.rates() == [0.1]
 

@@ -13,11 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from duoln.data.bounded import Unpacked, opened
 from duoln.errors import DataError, DataFormatError, DtypeError, UsageError
 
 _MOST_BYTES = 1 << 25
 """A text takes up to four bytes a character, and its lines are made again."""
+_ASCII = 128
 _TITLE, _LONGEST_PARAGRAPH = "###", 1 << 22
 """The bytes of a paragraph; some copies of BookCorpus have a book a line."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -116,6 +119,39 @@ def _line(path: Path, file: Unpacked, number: int, longest: int) -> bytes:
 def at_line(path: Path, number: int, expected: object, actual: object, offset: int = 0) -> DataFormatError:
     """The error of a line; `offset` is the byte of the line."""
     return DataFormatError(f"{path}: line {number}", offset, expected, actual)
+
+
+class Characters:
+    """The characters of an alphabet (ASCII) as classes 0, 1, ..., and one class more, `unknown`, for all others."""
+
+    def __init__(self, characters: str) -> None:
+        self.characters, self.unknown, self.classes = characters, len(characters), len(characters) + 1
+        self._class_of = np.full(_ASCII + 1, self.unknown, np.uint8)  # the last entry is of all those above ASCII
+        self._class_of[[ord(character) for character in characters]] = np.arange(self.unknown)
+
+    def encode(self, text: str) -> np.ndarray:
+        """The classes of a text, uint8 (characters,)."""
+        numbers = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+        classes: np.ndarray = self._class_of[np.minimum(numbers, _ASCII)]
+        return classes
+
+    def encode_strictly(self, task: str, text: str) -> np.ndarray:
+        """The classes of a text that a user gives a task.
+
+        Raises:
+            UsageError: the text is empty or has a character outside the alphabet: no model can write `unknown`.
+        """
+        if not text:
+            raise UsageError(f"[{task}] text: expected at least one character, found none")
+        for position, character in enumerate(text):
+            if character not in self.characters:
+                raise UsageError(f"[{task}] text: expected characters of {self.characters!r}; found {character!r} at "
+                                 f"position {position}")
+        return self.encode(text)
+
+    def decode(self, classes: Iterable[int]) -> str:
+        """The characters of classes below `unknown`."""
+        return "".join(self.characters[k] for k in classes)
 
 
 def describe_unknown(where: object, shares: Mapping[str, float]) -> str:

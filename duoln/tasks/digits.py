@@ -26,9 +26,6 @@ def read_digits(name: str, source: Source, rows: int | None, root: Path | None, 
                 ) -> tuple[Dataset, dict[str, Batch], str]:
     """The digits of "train", "valid" and "test", and why they are synthetic ("" where they are not).
 
-    Source "auto" falls back to synthetic digits only if nothing of MNIST is there; a damaged or missing file is an
-    error.
-
     Args:
         name: the task's; it begins errors.
         source: the setting.
@@ -40,9 +37,7 @@ def read_digits(name: str, source: Source, rows: int | None, root: Path | None, 
         "x" float32 (count, 784) in 0 .. 1, "label" int32 (count,).
 
     Raises:
-        DataMissingError: MNIST was requested and is not available.
-        DataError: a file is damaged, or one of the four is missing.
-        UsageError: fewer digits than `rows`.
+        as `original_or_made`. UsageError: fewer digits than `rows`.
     """
     (dataset, sets), why = original_or_made(
         source, lambda: partial(_original, find_mnist(root), held_out), partial(_made, rows))

@@ -10,8 +10,7 @@ import numpy as np
 from duoln import Stream
 from duoln.data import Batch
 from duoln.errors import UsageError
-from duoln.plugins.attentive_reader.corpus import Ragged, Split
-from duoln.plugins.attentive_reader.vocabulary import NIL
+from duoln.plugins.attentive_reader.corpus import NIL, Ragged, Split
 
 Order = Literal["sequential", "by-length"]
 LastBatch = Literal["dropped", "kept"]

@@ -16,10 +16,8 @@ from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.plugins.attentive_reader import data
 from duoln.plugins.attentive_reader.batches import LastBatch, Order, evaluation_batches
-from duoln.plugins.attentive_reader.corpus import LastToken
-from duoln.plugins.attentive_reader.model import LIMIT, DropoutForm, Likelihood, Norm, Reader
-from duoln.plugins.attentive_reader.start import Start
-from duoln.plugins.attentive_reader.vocabulary import UNKNOWN
+from duoln.plugins.attentive_reader.corpus import UNKNOWN, LastToken
+from duoln.plugins.attentive_reader.model import LIMIT, DropoutForm, Likelihood, Norm, Reader, Start
 from duoln.tasks import Column, Config, ReferenceCurve, Splits, Task
 from duoln.tasks.task import Predict
 

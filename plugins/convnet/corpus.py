@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -84,28 +84,15 @@ def read_archive(path: Path) -> dict[str, Images]:
         DataFormatError: it is damaged, unpacks to more than CIFAR-10 has, names a place outside of itself, or lacks a
             file; or see `parse_batch`.
     """
-    contents = {}
-    wanted = {PurePosixPath(BATCHES, name) for names in FILES.values() for name in names}
-    for place, where, content in read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, wanted.__contains__):
-        _check_size(where, len(content))
-        contents[place.name] = content
-    for name in (name for names in FILES.values() for name in names):
-        if name not in contents:
-            raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(contents) or "none of the six")
-    return _joined(path, contents)
-
-
-def _check_size(where: object, size: int) -> None:
-    if size != RECORDS * _RECORD_BYTES:
-        raise DataFormatError(where, min(size, RECORDS * _RECORD_BYTES), f"{RECORDS * _RECORD_BYTES} bytes "
-                              f"({RECORDS} records of {_RECORD_BYTES})", size)
-
-
-def _joined(where: Path, contents: Mapping[str, bytes]) -> dict[str, Images]:
-    parts = {split: [parse_batch(f"{where}/{name}", contents[name]) for name in names]
-             for split, names in FILES.items()}
-    return {split: Images(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
-            for split, batches in parts.items()}
+    names = [name for of_split in FILES.values() for name in of_split]
+    wanted = {PurePosixPath(BATCHES, name) for name in names}
+    batches = {place.name: parse_batch(where, content) for place, where, content in
+               read_tar(path, _MAX_UNPACKED, RECORDS * _RECORD_BYTES, wanted.__contains__)}
+    for name in names:
+        if name not in batches:
+            raise DataFormatError(path, 0, f"a file {BATCHES}/{name}", ", ".join(batches) or "none of the six")
+    return {split: Images(*map(np.concatenate, zip(*(batches[name] for name in of_split), strict=True)))
+            for split, of_split in FILES.items()}
 
 
 def parse_batch(where: str, content: bytes) -> Images:
@@ -114,7 +101,10 @@ def parse_batch(where: str, content: bytes) -> Images:
     Raises:
         DataFormatError: another size, or a label above 9; the message names `where` and the byte.
     """
-    _check_size(where, len(content))
+    size = RECORDS * _RECORD_BYTES
+    if len(content) != size:
+        raise DataFormatError(where, min(len(content), size), f"{size} bytes ({RECORDS} records of {_RECORD_BYTES})",
+                              len(content))
     records = np.frombuffer(content, np.uint8).reshape(RECORDS, _RECORD_BYTES)
     strange = np.flatnonzero(records[:, 0] >= CLASSES)
     if len(strange):

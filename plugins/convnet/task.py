@@ -11,7 +11,6 @@ from duoln.data import Batch, mnist
 from duoln.nn import Module, Params
 from duoln.plugins.convnet import corpus, data
 from duoln.plugins.convnet.model import ConvNet, Gains, Norm, Start
-from duoln.plugins.convnet.whitening import Whitening
 from duoln.tasks import Column, Config, Splits, Task
 from duoln.tasks.digits import nll_and_error
 from duoln.tasks.task import Predict
@@ -39,7 +38,7 @@ class ConvNetConfig(Config):
     """Deviation of the Gaussian noise that is added to training images."""
     dropout: float = 0.5
     """Share of the values that is dropped after each of the two poolings in training."""
-    whitening: Whitening = "zca"
+    whitening: data.Whitening = "zca"
     """The preparation of images: zca whitens them, mean subtracts the mean image only."""
     decay: float = 0.5
     """Share of the updates, the last ones, in which the learning rate falls in a straight line to 0; 0 keeps it."""

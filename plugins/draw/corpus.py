@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,32 +81,18 @@ def read_packed(path: Path) -> dict[str, np.ndarray]:
 # The text files ----------------------------------------------------------------------------------------
 
 def read_text(path: Path) -> np.ndarray:
-    """A text file of one image a line, 784 values of 0 or 1 with spaces between: uint8 (images, 784).
+    """A text file of one image a line, 784 values of 0 or 1 with white space between: uint8 (images, 784).
 
     Raises:
-        DataError: the file cannot be read. DataFormatError: another character, values that are not parted, or a
-            line of another length; the message says where.
+        DataError: the file cannot be read. DataFormatError: another value, or lines of other lengths.
     """
-    text = np.frombuffer(read_whole(path, _MAX_BYTES, "text of 0 and 1"), np.uint8)
-    is_value = (text == ord("0")) | (text == ord("1"))
-    is_end = text == ord("\n")
-    strange = np.flatnonzero(~(is_value | is_end | (text == ord(" ")) | (text == ord("\t")) | (text == ord("\r"))))
-    if len(strange):
-        raise DataFormatError(path, int(strange[0]), "0, 1 or white space", repr(chr(text[strange[0]])))
-    joined = np.flatnonzero(is_value[1:] & is_value[:-1])
-    if len(joined):
-        raise DataFormatError(path, int(joined[0]) + 1, "a space between two values", "none")
-    values = np.cumsum(is_value, dtype=np.int32)
-    ends = np.flatnonzero(is_end)
-    if len(text) and not is_end[-1]:
-        ends = np.append(ends, len(text) - 1)
-    each = np.diff(values[ends], prepend=0)
-    while len(each) and each[-1] == 0:  # empty lines after the last image
-        each, ends = each[:-1], ends[:-1]
-    wrong = np.flatnonzero(each != PIXELS)
-    if len(wrong) or not len(each):
-        line = int(wrong[0]) if len(wrong) else 0
-        raise DataFormatError(path, int(ends[line - 1]) + 1 if line else 0, f"{PIXELS} values in line {line + 1}",
-                              int(each[line]) if len(each) else "an empty file")
-    array: np.ndarray = (text[is_value] - ord("0")).reshape(-1, PIXELS)
-    return array
+    content = read_whole(path, _MAX_BYTES, "text of 0 and 1")
+    if not content.strip():
+        raise DataFormatError(path, 0, f"{PIXELS} values in line 1", "an empty file")
+    try:
+        values = np.loadtxt(io.BytesIO(content), np.uint8, comments=None, ndmin=2, encoding="latin-1")
+    except ValueError as error:  # it names the line
+        raise DataFormatError(path, 0, f"{PIXELS} values of 0 or 1 a line", str(error)[:200]) from error
+    if values.shape[1] != PIXELS or values.max() > 1:
+        raise DataFormatError(path, 0, f"{PIXELS} values of 0 or 1 a line", f"{values.shape[1]} up to {values.max()}")
+    return values

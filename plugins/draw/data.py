@@ -34,13 +34,8 @@ def noise(seed: int, name: str, step: int, shape: tuple[int, int, int]) -> np.nd
 def splits(cfg: Any, root: Path | None) -> Splits:
     """The binarised digits of a configuration; each batch brings the noise of its latent variables.
 
-    Source "auto" falls back to synthetic digits only if nothing of binarised MNIST is there; a damaged or missing
-    file is an error.
-
     Raises:
-        DataMissingError: binarised MNIST was requested and is not available.
-        DataError: a file is damaged.
-        UsageError: `rows` or `evaluate_images` out of range.
+        as `original_or_made`. UsageError: `rows` or `evaluate_images` out of range.
     """
     (dataset, images), why = original_or_made(cfg.source, partial(corpus.find_images, root), _made)
     with suited_to(cfg.source, why):

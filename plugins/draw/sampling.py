@@ -34,14 +34,10 @@ def draw_pictures(trained: Trained, options: Options, out: Path) -> list[Path]:
     """Write the grid to `out`, and the sequences beside it as `NAME-glimpses`.
 
     Raises:
-        UsageError: a model that has not been trained, a picture that cannot be drawn, or too many digits; all of it
-            before anything is computed.
+        UsageError: a picture that cannot be drawn, or too many digits; both before anything is computed.
     """
     beside = out.with_name(f"{out.stem}-glimpses{out.suffix}")
     drawing.check_picture(out)
-    if trained.update == 0:
-        raise UsageError("[draw] expected a trained model, found one before its first update: train it, or name "
-                         "another run")
     if not 1 <= options.count <= _MOST:
         raise UsageError(f"[draw] expected a count between 1 and {_MOST}, found {options.count}")
     canvases, windows = generate(trained, options.count, options.seed)

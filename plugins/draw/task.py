@@ -1,21 +1,57 @@
-"""The task: configuration, presets, variants, loss, metrics, and what `sample` and `evaluate` call."""
+"""The task: configuration, presets, variants, loss, metrics, the bound on whole sets, and what `sample` calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from duoln import Tensor, ops, optim
+from duoln import Tensor, ops, optim, to_tensors
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.draw import corpus, data, evaluation, sampling
+from duoln.plugins.draw import corpus, data, sampling
 from duoln.plugins.draw.model import LARGEST_NORM, Draw, Norm, Start
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
 from duoln.tasks.task import Predict
+
+PARTS = ("bound", "reconstruction", "divergence")
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """`duoln evaluate draw` has no options."""
+
+
+def findings(trained: Trained, say: Callable[[str], None]) -> Findings:
+    """The bound, what the pixels cost and the divergence, in nats: means over all images of valid and of test, with the
+    standard error over images. The latent variables have the noise of the evaluations during training.
+
+    Raises:
+        DataError: the images are not available or damaged.
+    """
+    splits = data.splits(replace(trained.config, evaluate_images=None), None)
+    rows, figures = [], dict[str, float]()
+    for name in ("valid", "test"):
+        say(f"evaluating: {name}, {len(splits.evaluation[name]['x']):,} images")
+        nats = of_images(trained, splits.evaluation[name])
+        by_part = dict(zip(PARTS, (nats.sum(axis=1), *nats.T), strict=True))
+        figures |= {f"{name}_{part}": float(values.mean()) for part, values in by_part.items()}
+        figures[f"{name}_error"] = float(by_part["bound"].std(ddof=1) / sqrt(len(nats)))
+        rows.append((name, *(f"{figures[f'{name}_{part}']:.2f}" for part in PARTS), f"{figures[f'{name}_error']:.2f}"))
+    return Findings("Bound of the negative log-likelihood, nats", ("set", *PARTS, "standard error"), rows,
+                    [f"{splits.dataset.label}; variant {trained.variant} after {trained.update:,} updates; latent "
+                     "variables drawn once for each image"], figures)
+
+
+def of_images(trained: Trained, split: Batch) -> np.ndarray:
+    """The cross-entropy of each image's pixels and the divergence of its latent variables: float64 (images, 2)."""
+    backend = trained.params["look"]["bias"].backend
+    return np.concatenate([trained.model(trained.params, to_tensors(batch, backend)).numpy()
+                           for batch in data.evaluation_batches(split)]).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -71,7 +107,7 @@ class DrawTask(Task):
     x_axis = "update"
     batch_axes: ClassVar = {"noise": 1}
     sampling = sampling.Options
-    evaluating = evaluation.Options
+    evaluating = Evaluating
     peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: DrawConfig, root: Path | None = None) -> Splits:
@@ -99,5 +135,5 @@ class DrawTask(Task):
     def sample(self, trained: Trained, options: Any, out: Path) -> list[Path]:
         return sampling.draw_pictures(trained, options, out)
 
-    def evaluate(self, trained: Trained, options: evaluation.Options, say: Callable[[str], None]) -> Findings:
-        return evaluation.findings(trained, say)
+    def evaluate(self, trained: Trained, options: Evaluating, say: Callable[[str], None]) -> Findings:
+        return findings(trained, say)

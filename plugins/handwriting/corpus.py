@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,15 @@ import numpy as np
 from duoln.data import read_npz
 from duoln.data.files import packed_or_not, search_folders
 from duoln.data.npz import Expected, check_offsets, write_npz
+from duoln.data.text import Characters
 from duoln.errors import DataError, DataFormatError
 from duoln.tasks import Dataset
 from duoln.tasks.originals import absent, locate
 
+ALPHABET = Characters(string.ascii_letters + " .!?")
+"""The 57 classes of characters that the window reads."""
+PADDING = -1
+"""Not a class: its one-hot row is all 0, so it adds nothing to the window."""
 SPLITS = ("train", "valid", "test")
 WHOLE_CORPUS = 12_000
 """Lines from which on a prepared corpus is IAM-OnDB itself (12,179 lines) and not a part of it."""

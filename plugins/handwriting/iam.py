@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Set
 from pathlib import Path
@@ -21,6 +20,7 @@ _MAX_XML = 1 << 23
 """Bytes of a stroke file; the longest lines have some 100,000."""
 _MAX_TEXT = 1 << 20
 """Bytes of a transcript, which has some 1,000, or of a list of forms, which has some 10,000."""
+_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{0,9})?")
 _NO_TEXT = re.compile("\x1a|%%+\\s*$")
 """Ctrl-Z, with which DOS ended a file, and the signs that end some lines of the corpus; a single % is text."""
 _LISTS = {"train": ("trainset.txt",), "valid": ("testset_v.txt", "testset_t.txt"), "test": ("testset_f.txt",)}
@@ -126,58 +126,41 @@ def read_strokes(path: Path, text: str) -> Line:
             or a distance that no pen can go.
         DataError: the file cannot be read.
     """
-    reader = _Reader(path)
-    reader.read(read_whole(path, _MAX_XML, "XML text"))
-    points = np.array(reader.points)
-    offsets = np.diff(points, axis=0, prepend=points[:1])
+    points, last_points, parser = list[tuple[float, float]](), list[int](), expat.ParserCreate()
+
+    def wrong(expected: object, actual: object) -> DataFormatError:
+        return DataFormatError(path, max(parser.CurrentByteIndex, 0), expected, actual)
+
+    def number(attributes: dict[str, str], name: str) -> float:
+        digits = attributes.get(name, "")
+        if not _NUMBER.fullmatch(digits):
+            raise wrong(f"a finite number as a point's {name}", repr(digits[:40]))
+        return float(digits)
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if name == "Stroke":
+            last_points.append(len(points) - 1)  # of the stroke before, until this one has points
+        elif name == "Point":
+            points.append((number(attributes, "x"), number(attributes, "y")))
+
+    def end(name: str) -> None:
+        if name == "Stroke":
+            if len(points) - 1 == last_points[-1]:
+                raise wrong("a stroke with points", "an empty one")
+            last_points[-1] = len(points) - 1
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    try:
+        parser.Parse(read_whole(path, _MAX_XML, "XML text"), True)
+    except (expat.ExpatError, *CONTENT_ERRORS) as error:  # of an encoding that Python has not
+        raise wrong("well-formed XML", error) from error
+    if len(points) < 2:
+        raise DataFormatError(path, 0, "at least 2 points in strokes", len(points))
+    places, pen_up = np.array(points), np.zeros(len(points), np.uint8)
+    pen_up[last_points] = 1
+    offsets = np.diff(places, axis=0, prepend=places[:1])
     if np.abs(offsets).max() > np.iinfo(np.int16).max:
         raise DataFormatError(path, 0, f"distances of at most {np.iinfo(np.int16).max}", f"{np.abs(offsets).max():g}")
-    line = Line(path.stem, text, np.rint(offsets).astype(np.int16), np.array(reader.ends, np.uint8))
+    line = Line(path.stem, text, np.rint(offsets).astype(np.int16), pen_up)
     corpus.check_line(path, line)
     return line
-
-
-class _Reader:
-    """Points and ends of strokes, as the parser meets them."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.points, self.ends = path, list[tuple[float, float]](), list[int]()
-        self.parser = expat.ParserCreate()
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-
-    def read(self, content: bytes) -> None:
-        try:
-            self.parser.Parse(content, True)
-        except (expat.ExpatError, *CONTENT_ERRORS) as error:  # of an encoding that Python has not
-            raise self._error("well-formed XML", error) from error
-        if len(self.points) < 2:
-            raise DataFormatError(self.path, 0, "at least 2 points in strokes", len(self.points))
-
-    def _error(self, expected: object, actual: object) -> DataFormatError:
-        return DataFormatError(self.path, max(self.parser.CurrentByteIndex, 0), expected, actual)
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "Stroke":
-            self.before = len(self.points)
-        elif name == "Point":
-            self.points.append((self._number(attributes, "x"), self._number(attributes, "y")))
-            self.ends.append(0)
-
-    def _end(self, name: str) -> None:
-        if name == "Stroke":
-            if len(self.points) == self.before:
-                raise self._error("a stroke with points", "an empty one")
-            self.ends[-1] = 1
-
-    def _number(self, attributes: dict[str, str], name: str) -> float:
-        text = attributes.get(name)
-        try:
-            value = float(text or "")
-        except ValueError:
-            raise self._error(f"a number as a point's {name}", repr(text)) from None
-        if not math.isfinite(value):
-            raise self._error(f"a finite {name} of a point", text)
-        return value
-
-

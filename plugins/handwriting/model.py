@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from duoln import Stream, Tensor, nn, ops
 from duoln.nn import Params
 from duoln.nn.cells import States
-from duoln.plugins.handwriting.alphabet import CLASSES
+from duoln.plugins.handwriting.corpus import ALPHABET
 from duoln.plugins.handwriting.ops import soft_window
 
 Norm = Literal["none", "layer"]
@@ -62,8 +62,8 @@ class Synthesis(nn.Module):
             return nn.LSTMCell(n_in, hidden, norm=norm, input_init=_START, recurrent_init=_START,
                                gradient_limit=clip_steps or None)
 
-        self.layer1 = lstm(POINT + CLASSES)
-        self.layer2, self.layer3 = lstm(POINT + CLASSES + hidden), lstm(POINT + CLASSES + hidden)
+        self.layer1 = lstm(POINT + ALPHABET.classes)
+        self.layer2, self.layer3 = lstm(POINT + ALPHABET.classes + hidden), lstm(POINT + ALPHABET.classes + hidden)
         self.window = nn.Linear(hidden, 3 * gaussians, weight_init=_START)
         self.output = nn.Linear(3 * hidden, 1 + 6 * mixtures, weight_init=_START)
 
@@ -77,7 +77,7 @@ class Synthesis(nn.Module):
 
         The window's feedback reaches layer 1 alone, so layers 2 and 3 run over the whole sequence at once.
         """
-        characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
+        characters = ops.one_hot(text, size=ALPHABET.classes, dtype=x.dtype)
         walk = self.begin(params, characters)
         below, windows = [], []
         for point in ops.unstack(x):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from duoln.nn import Params
-from duoln.plugins.handwriting.alphabet import CLASSES
+from duoln.plugins.handwriting.corpus import ALPHABET
 from duoln.plugins.handwriting.model import CLIP_OUTPUT, CLIP_STEPS
 from duoln.plugins.handwriting.task import Handwriting
 from duoln.tasks.task import Peer
@@ -53,7 +53,7 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
 
     def loss_of(batch: dict[str, Any]) -> Any:
         text, target = batch["text"], batch["target"]
-        characters = torch.nn.functional.one_hot(text.clamp(min=0), CLASSES).float() * (text >= 0)[..., None]
+        characters = torch.nn.functional.one_hot(text.clamp(min=0), ALPHABET.classes).float() * (text >= 0)[..., None]
         output = outputs(batch["x"], characters)
         end, (p, m1, m2, s1, s2, r) = output[..., 0], output[..., 1:].chunk(6, dim=-1)
         a, b = (target[..., 0:1] - m1) * torch.exp(-s1), (target[..., 1:2] - m2) * torch.exp(-s2)

@@ -1,9 +1,10 @@
-"""Writing a text with a trained network: point after point, until the window has passed the last character."""
+"""Writing a text with a trained network, point after point until the window has passed the last character; pictures."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +13,8 @@ import numpy as np
 from duoln import Stream, ops, tensor
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
-from duoln.pictures.drawing import check_picture
-from duoln.plugins.handwriting import drawing
-from duoln.plugins.handwriting.alphabet import CLASSES, PADDING, encode_strictly
+from duoln.pictures.drawing import check_picture, figure
+from duoln.plugins.handwriting.corpus import ALPHABET, PADDING
 from duoln.plugins.handwriting.data import DEVIATION, MEAN
 from duoln.plugins.handwriting.model import POINT, Synthesis
 from duoln.tasks import option
@@ -53,24 +53,24 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
     """Write a text into `out`, and the picture of the window if it is asked for.
 
     Raises:
-        UsageError: a text that the model cannot write, an option out of range, a picture's name that is none, or a
-            model that has not been trained.
+        UsageError: a text that the model cannot write, an option out of range, or a picture's name that is none.
         DivergedError: the model gives no finite numbers.
     """
-    classes = encode_strictly(options.text, trained.config.text_length)
+    classes, longest = ALPHABET.encode_strictly("handwriting", options.text), trained.config.text_length
+    if len(classes) > longest:
+        raise UsageError(f"[handwriting] text: expected at most {longest} characters, as the model was trained with; "
+                         f"found {len(classes)}")
     attention = None if options.attention is None else in_home(options.attention)
     for picture in (out, *([] if attention is None else [attention])):
         check_picture(picture)
-    if trained.update == 0:
-        raise UsageError("[handwriting] expected a trained model, found one after 0 updates")
     model = trained.model
     assert isinstance(model, Synthesis)
     written = write(model, trained.params, classes, options.bias, options.seed,
                     options.steps or _POINTS_A_CHARACTER * len(classes))
-    drawing.draw(out, written.offsets, written.pen_up)
+    draw(out, written.offsets, written.pen_up)
     if attention is None:
         return [out]
-    drawing.draw_attention(attention, written.phi, options.text)
+    draw_attention(attention, written.phi, options.text)
     return [out, attention]
 
 
@@ -91,7 +91,7 @@ def write(model: Synthesis, params: Params, classes: np.ndarray, bias: float, se
     be = params["output"]["weight"].backend
     length = len(classes)
     padded = np.append(classes, PADDING).astype(np.int32)[None]  # one place more: there the line ends
-    characters = ops.one_hot(tensor(padded, be), size=CLASSES)
+    characters = ops.one_hot(tensor(padded, be), size=ALPHABET.classes)
     rng = Stream(seed, "handwriting.sample")
     walk = model.begin(params, characters)
     point = np.zeros(POINT, np.float32)
@@ -131,3 +131,34 @@ def draw_point(output: np.ndarray, bias: float, rng: Stream) -> np.ndarray:
         raise DivergedError(f"[handwriting] expected a point that float32 holds, found log deviations of {s1[k]:.6g} "
                             f"and {s2[k]:.6g}")
     return point
+
+
+def draw(out: Path, offsets: np.ndarray, pen_up: np.ndarray) -> None:
+    """Write a picture of a line of handwriting to `out`."""
+    parts = strokes(offsets, pen_up)
+    width, height = np.maximum(np.ptp(np.concatenate(parts), axis=0), 1.0)
+    with figure(out, size=(8.0, float(np.clip(8.0 * height / width, 0.8, 4.0)))) as (_, axes):
+        axis = axes[0][0]
+        for stroke in parts:
+            axis.plot(stroke[:, 0], stroke[:, 1], color="black", linewidth=1.0)
+        axis.set_aspect("equal")
+        axis.invert_yaxis()
+        axis.axis("off")
+
+
+def strokes(offsets: np.ndarray, pen_up: np.ndarray) -> list[np.ndarray]:
+    """The strokes of a line: arrays (points, 2) of places on the whiteboard."""
+    places = np.cumsum(offsets, axis=0)
+    bounds = [0, *(np.flatnonzero(pen_up) + 1), len(places)]
+    return [places[a:b] for a, b in pairwise(bounds) if b > a]
+
+
+def draw_attention(out: Path, phi: np.ndarray, text: str) -> None:
+    """Write a picture of the window: for each point, how much it looked at each character."""
+    if phi.shape[1] != len(text):
+        raise UsageError(f"[handwriting] expected weights of {len(text)} characters, found {phi.shape[1]}")
+    with figure(out, size=(8.0, 3.0)) as (_, axes):
+        axis = axes[0][0]
+        axis.imshow(phi.T, aspect="auto", origin="lower", cmap="magma", interpolation="nearest")
+        axis.set_yticks(range(len(text)), list(text))
+        axis.set_xlabel("point")

@@ -82,8 +82,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     For the loss alone, as many utterances of the training set as dev has are evaluated, too.
 
     Raises:
-        DataMissingError: the corpus is not available. DataError: a file is damaged, or an utterance too short.
-        UsageError: a setting out of range.
+        as `load`. DataError: an utterance is too short. UsageError: a setting out of range.
     """
     check(cfg)
     source, why = load(cfg, root)

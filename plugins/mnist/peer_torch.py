@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from duoln.errors import UsageError
 from duoln.nn import Params
 from duoln.plugins.mnist.task import Mnist
 from duoln.tasks.task import Peer
@@ -15,8 +14,6 @@ def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
     """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one."""
     import torch
 
-    if cfg.dropout:
-        raise UsageError(f"[mnist] expected no dropout beside PyTorch, found {cfg.dropout}")
     parts = []
     for name, params in start.items():
         layer = layers(torch, params)

@@ -76,27 +76,21 @@ def read_images(path: Path, words: Words) -> list[_Image]:
             sentences, an empty sentence, two images of one id. The message names the entry.
     """
     whole = read_json(path, _MAX_BYTES, "JSON text")
-    entries = whole.get("images") if isinstance(whole, dict) else None
-    if not isinstance(entries, list) or not entries:
-        raise DataEntryError(path, "images", "a list of images", _short(entries))
+    entries: Any = whole.get("images") if isinstance(whole, dict) else None
+    _expect(isinstance(entries, list) and entries, path, "images", "a list of images", entries)
     seen: dict[Any, int] = {}
     images = []
     for k, entry in enumerate(entries):
         place = f"images[{k}]"
-        if not isinstance(entry, dict):
-            raise DataEntryError(path, place, "an object", _short(entry))
-        name, split = entry.get("imgid"), entry.get("split")
-        if not isinstance(name, int) or isinstance(name, bool):
-            raise DataEntryError(path, f"{place}.imgid", "a whole number", _short(name))
-        if name in seen:
+        _expect(isinstance(entry, dict), path, place, "an object", entry)
+        name, split, sentences = (entry.get(key) for key in ("imgid", "split", "sentences"))
+        _expect(type(name) is int, path, f"{place}.imgid", "a whole number", name)
+        if seen.setdefault(name, k) != k:
             raise DataEntryError(path, f"{place}.imgid", "an id of its own", f"{name}, as images[{seen[name]}] has")
-        seen[name] = k
-        if not isinstance(split, str) or split not in _SPLITS:
-            raise DataEntryError(path, f"{place}.split", f"one of {', '.join(_SPLITS)}", _short(split))
-        sentences = entry.get("sentences")
-        if not isinstance(sentences, list) or len(sentences) < CAPTIONS:
-            raise DataEntryError(path, f"{place}.sentences", f"at least {CAPTIONS} captions of image {name}",
-                                 len(sentences) if isinstance(sentences, list) else _short(sentences))
+        _expect(isinstance(split, str) and split in _SPLITS, path, f"{place}.split", f"one of {', '.join(_SPLITS)}",
+                split)
+        _expect(isinstance(sentences, list) and len(sentences) >= CAPTIONS, path, f"{place}.sentences",
+                f"at least {CAPTIONS} captions of image {name}", sentences)
         images.append(_Image(_SPLITS[split], [words.numbers(_tokens(path, f"{place}.sentences[{i}]", name, sentence))
                                               for i, sentence in enumerate(sentences[:CAPTIONS])]))
     for split in FEATURE_FILES:
@@ -106,14 +100,13 @@ def read_images(path: Path, words: Words) -> list[_Image]:
 
 
 def _tokens(path: Path, place: str, image: int, sentence: Any) -> list[str]:
-    if not isinstance(sentence, dict):
-        raise DataEntryError(path, place, "an object", _short(sentence))
-    if sentence.get("imgid", image) != image:
-        raise DataEntryError(path, f"{place}.imgid", f"{image}, the image it stands in", _short(sentence["imgid"]))
-    tokens = sentence.get("tokens")
-    if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) and t for t in tokens):
-        raise DataEntryError(path, f"{place}.tokens", "a list of words, at least one", _short(tokens))
-    return tokens
+    _expect(isinstance(sentence, dict), path, place, "an object", sentence)
+    own, tokens = sentence.get("imgid", image), sentence.get("tokens")
+    _expect(own == image, path, f"{place}.imgid", f"{image}, the image it stands in", own)
+    _expect(isinstance(tokens, list) and tokens and all(isinstance(t, str) and t for t in tokens), path,
+            f"{place}.tokens", "a list of words, at least one", tokens)
+    words: list[str] = tokens
+    return words
 
 
 def _features(path: Path, width: int, count: int, captions: Path) -> Features:
@@ -127,5 +120,6 @@ def _features(path: Path, width: int, count: int, captions: Path) -> Features:
     return Features(values, path)
 
 
-def _short(value: Any) -> str:
-    return "nothing" if value is None else f"{value!r:.{_SHOWN}}"
+def _expect(good: Any, path: Path, place: str, expected: str, value: Any) -> None:
+    if not good:
+        raise DataEntryError(path, place, expected, "nothing" if value is None else f"{value!r:.{_SHOWN}}")

@@ -1,4 +1,4 @@
-"""Images and captions as batches: one random caption of each image, padded to one of a few lengths."""
+"""Images and captions as batches: a random caption of each image, padded to few lengths; synthetic pictures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from duoln import Stream
 from duoln.data import Batch
 from duoln.data.text import describe_unknown
 from duoln.errors import UsageError
-from duoln.plugins.order_embeddings import caption_features, coco, extractor, flickr8k
+from duoln.plugins.order_embeddings import coco, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
+    CAPTIONS,
     END,
     SPLITS,
     UNKNOWN,
@@ -25,14 +26,14 @@ from duoln.plugins.order_embeddings.corpus import (
     Words,
     in_vocabulary,
 )
-from duoln.plugins.order_embeddings.made import make_pictures
+from duoln.plugins.order_embeddings.flickr8k import Pictures
 from duoln.tasks import Dataset, Splits
 from duoln.tasks.originals import DATA_SEED, first_there, original_or_made, suited_to
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 
 PLACES: dict[str, tuple[str, ...]] = {"coco": coco.FILES, "flickr8k": flickr8k.FILES,
-                                     "flickr8k-captions": caption_features.FILES}
+                                     "flickr8k-captions": flickr8k.FEATURE_FILES}
 """The files of each corpus below a data folder."""
 AUTO = ("coco", "flickr8k")
 MADE = {"train": 96, "dev": 24, "test": 24}
@@ -49,12 +50,8 @@ def splits(cfg: Any, root: Path | None) -> Splits:
 
     As in the authors' code an epoch's last batch is dropped, even a full one that takes the last image.
 
-    A damaged or incomplete corpus is an error, and never replaced by another one.
-
     Raises:
-        DataMissingError: the corpus was requested and is not available.
-        DataError: a file is damaged.
-        UsageError: more words than the table has rows, or a batch larger than the data.
+        as `original_or_made`. UsageError: more words than the table has rows, or a batch larger than the data.
     """
     batch_size, size = cfg.batch_size, cfg.image_size
     corpus, why = original_or_made(cfg.source, partial(_find, cfg.source, size, root), partial(_made, size))
@@ -132,7 +129,7 @@ def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Co
     """The function that reads the corpus of a source; "auto" is the first that is there."""
     readers: dict[str, Callable[[Path], Corpus]] = {
         "coco": partial(coco.read, width=image_size), "flickr8k": partial(_photographs, image_size=image_size),
-        "flickr8k-captions": partial(caption_features.read, width=image_size)}
+        "flickr8k-captions": partial(flickr8k.read_features, width=image_size)}
     first = first_there(PLACES, AUTO if source == "auto" else (source,), root,
                         "COCO's captions and features were given out as "
                         "http://www.cs.toronto.edu/~vendrov/datasets/coco.zip; its README says which files make a "
@@ -167,3 +164,37 @@ def _described(dataset: Dataset, pictures: dict[str, flickr8k.Pictures], source:
 def _features(images: tuple[tuple[bytes, tuple[int, ...]], ...], width: int) -> list[np.ndarray]:
     train, *others = (np.frombuffer(raw, np.uint8).reshape(shape) for raw, shape in images)
     return extractor.extract(train, others, width, DATA_SEED)
+
+
+_PIXELS = 32
+_COLOURS = {"red": (200, 40, 40), "green": (40, 160, 60), "blue": (40, 70, 200), "yellow": (220, 200, 40),
+           "white": (230, 230, 230), "black": (20, 20, 20)}
+_SHAPES = ("square", "disc", "bar")
+_FORMS = ("a {0} {1} left of a {2} {3}", "a {2} {3} right of a {0} {1}", "a {0} {1} and a {2} {3} on {4} ground",
+          "on {4} ground there is a {0} {1}", "a {2} {3} on {4}")
+
+
+def make_pictures(count: int, seed: int, split: str) -> Pictures:
+    """The pictures of a split; they are the same for the same seed."""
+    rng = Stream(seed, f"order_embeddings.made.{split}")
+    images, captions = np.empty((count, _PIXELS, _PIXELS, 3), np.uint8), []
+    names = list(_COLOURS)
+    for image in images:
+        left, right, ground = (names[k] for k in rng.permutation(len(names))[:3])
+        shapes = [_SHAPES[int(k)] for k in rng.integers(len(_SHAPES), (2,))]
+        image[:] = _COLOURS[ground]
+        for column, shape, colour in ((_PIXELS // 4, shapes[0], left), (3 * _PIXELS // 4, shapes[1], right)):
+            row = _PIXELS // 4 + int(rng.integers(_PIXELS // 2, ()))
+            image[_inside(shape, row, column)] = _COLOURS[colour]
+        image[:] = np.clip(image + 8 * rng.gaussian(image.shape), 0, 255)
+        words = (left, shapes[0], right, shapes[1], ground)
+        captions += [form.format(*words).split() for form in _FORMS[:CAPTIONS]]
+    return Pictures(images, captions)
+
+
+def _inside(shape: str, row: int, column: int) -> np.ndarray:
+    down, across = np.ogrid[-row:_PIXELS - row, -column:_PIXELS - column]
+    if shape == "disc":
+        return np.asarray(down * down + across * across <= 36)
+    height, width = (5, 5) if shape == "square" else (2, 7)
+    return np.asarray((abs(down) <= height) & (abs(across) <= width))

@@ -1,4 +1,8 @@
-"""Flickr8k: its captions and its official split, for those of its photographs that are there."""
+"""Flickr8k: its captions and its official split, for those of its photographs that are there; and its captions alone.
+
+In the latter a picture's features are made of its captions 0 and 1, and it has captions 2 to 4. Nothing of a picture is
+in them. Retrieval with them says how well one caption finds others of the same picture.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from duoln.data import read_lines, read_npz
 from duoln.data.files import packed_or_not
 from duoln.data.npz import Expected
 from duoln.errors import DataEntryError, DataFormatError
-from duoln.plugins.order_embeddings.corpus import CAPTIONS
+from duoln.plugins.order_embeddings.corpus import CAPTIONS, SPLITS, Corpus, Features, Part, Sentences, Words
+from duoln.tasks import Dataset
 
 FOLDER = Path("captions")
 CAPTION_FILE = "Flickr8k.token.txt.gz"
 LIST_FILES = {"train": "Flickr_8k.trainImages.txt.gz", "dev": "Flickr_8k.devImages.txt.gz",
               "test": "Flickr_8k.testImages.txt.gz"}
 PHOTOGRAPH_FILE = "flickr8k_images_32px.npz"
-ALL_PHOTOGRAPHS = 8_000
 _LINE = re.compile(r"(?P<image>[^\s#]+)#(?P<number>[0-4])\t(?P<text>.*)")
 _MAX_BYTES = 1 << 24
 """The largest size of the captions, which have 3.4 million bytes, and of a list, which has 155,000."""
@@ -153,3 +157,66 @@ def read_photographs(path: Path, captions: dict[str, dict[int, list[str]]]) -> d
             raise DataEntryError(path, f"name[{k}]", f"an image that has captions in {CAPTION_FILE}", name)
         photographs[name] = image
     return photographs
+
+
+# Captions alone ------------------------------------------------------------------------------------------
+
+FEATURE_FILE = "flickr8k_heldout_features.npz"
+CAPTIONS_LEFT = 3
+"""The number of captions of each picture that its features do not know."""
+_ARRAYS = {"features": Expected("f2", 2, "pictures"), "split": Expected("U", 1, "pictures"),
+           "captions": Expected("U", 2, "pictures")}
+FEATURE_FILES = (f"{FOLDER}/{FEATURE_FILE}",)
+
+
+def features_in(root: Path) -> Path:
+    """The file of features below a data folder."""
+    return root / FOLDER / FEATURE_FILE
+
+
+def read_features(root: Path, width: int) -> Corpus:
+    """The corpus below a data folder.
+
+    Args:
+        root: the data folder.
+        width: of the features.
+
+    Raises:
+        DataError: the file is missing or cannot be read.
+        DataFormatError: it is damaged; features of another width; arrays of different lengths; a split of another name
+            or without pictures, a caption without a word.
+    """
+    path = features_in(root)
+    arrays = read_npz(path, _ARRAYS)
+    features, captions = arrays["features"], arrays["captions"]
+    if features.shape[1] != width:
+        raise DataFormatError(f"{path}: features", 0, f"features of width {width} (the setting image_size)",
+                              features.shape[1])
+    if captions.shape[1] != CAPTIONS_LEFT:
+        raise DataFormatError(f"{path}: captions", 0, f"{CAPTIONS_LEFT} captions a picture", captions.shape[1])
+    strange = np.flatnonzero(~np.isin(arrays["split"], SPLITS))
+    if len(strange):
+        raise DataEntryError(path, f"split[{strange[0]}]", f"one of {', '.join(SPLITS)}",
+                             f"{arrays['split'][strange[0]].item()!r:.{_SHOWN}}")
+    words = Words()
+    parts = {}
+    for split in SPLITS:
+        rows = np.flatnonzero(arrays["split"] == split)
+        if not len(rows):
+            raise DataFormatError(f"{path}: split", 0, f"pictures of {split}", "none")
+        sentences = [_numbers(path, words, row, captions[row].tolist()) for row in rows.tolist()]
+        parts[split] = Part(Sentences.of([s for of_picture in sentences for s in of_picture]),
+                            Features(features[rows], f"{path}: features of {split}"))
+    return Corpus(Dataset("Flickr8k captions as features", "substitute"), parts, words.list(), path)
+
+
+def _numbers(path: Path, words: Words, row: int, captions: list[str]) -> list[list[int]]:
+    """The words of a picture's captions."""
+    numbers = []
+    for k, caption in enumerate(captions):
+        tokens = words_of(caption)
+        if not tokens:
+            raise DataEntryError(path, f"captions[{row}, {k}]", "a caption with a word in it",
+                                 f"{caption!r:.{_SHOWN}}")
+        numbers.append(words.numbers(tokens))
+    return numbers

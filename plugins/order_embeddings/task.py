@@ -1,22 +1,82 @@
-"""The task: configuration, presets, variants, loss and metrics."""
+"""The task: ranks of retrieval, configuration, presets, variants, loss and metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from duoln import Tensor, optim
 from duoln.data import Batch
+from duoln.errors import DivergedError
 from duoln.nn import Module, Params
-from duoln.plugins.order_embeddings import data, retrieval
+from duoln.plugins.order_embeddings import data
 from duoln.plugins.order_embeddings.corpus import Sentences
 from duoln.plugins.order_embeddings.model import CLIP_EACH, Norm, OrderEmbedding, Score, clip_each_array
 from duoln.tasks import Column, Config, ReferenceTable, Splits, Task
 from duoln.tasks.task import Predict
+
+RECALLS = (1, 5, 10)
+
+
+class Ranks(NamedTuple):
+    """0-based positions of what was looked for, when all candidates are sorted by their errors."""
+
+    of_images: np.ndarray
+    """(captions,): of each caption's image among all images."""
+    of_captions: np.ndarray
+    """(images,): of the best of each image's captions among all captions."""
+
+
+def ranks(errors: np.ndarray) -> Ranks:
+    """The ranks by a matrix of errors; candidates of equal error are in the order of their numbers.
+
+    Shape:
+        errors (k N, N): captions k j to k j + k - 1 belong to image j.
+
+    Raises:
+        DivergedError: an error that is not finite: it has no place in an order.
+    """
+    if not np.isfinite(errors).all():
+        raise DivergedError("an embedding is no longer finite: its errors have no order")
+    captions, images = np.arange(len(errors)), np.arange(errors.shape[1])
+    each = len(captions) // len(images)
+    own = captions // each
+    mine = errors[captions, own][:, None]
+    of_images = (errors < mine).sum(axis=1) + ((errors == mine) & (images < own[:, None])).sum(axis=1)
+    best = np.full(len(images), len(captions))
+    for k in range(each):
+        row = each * images + k
+        theirs = errors[row, images]
+        before = (errors < theirs).sum(axis=0) + ((errors == theirs) & (captions[:, None] < row)).sum(axis=0)
+        np.minimum(best, before, out=best)
+    return Ranks(of_images, best)
+
+
+def figures(errors: np.ndarray) -> dict[str, float]:
+    """R@1, R@5, R@10 in per cent, median and mean rank (from 1), of images and of captions.
+
+    The median is rounded down, as the authors' code has it. `image_sum` is R@1 + R@5 + R@10 of images: what selects
+    a checkpoint.
+
+    Shape:
+        errors (k N, N), k captions for each image.
+
+    Raises:
+        DivergedError: an error that is not finite.
+    """
+    figures_by_name: dict[str, float] = {}
+    for name, each in zip(("image", "caption"), ranks(errors), strict=True):
+        recalls = {k: 100.0 * float((each < k).mean()) for k in RECALLS}
+        figures_by_name |= {f"{name}_r{k}": value for k, value in recalls.items()}
+        figures_by_name[f"{name}_sum"] = sum(recalls.values())
+        figures_by_name[f"{name}_median_rank"] = float(np.floor(np.median(each)) + 1)
+        figures_by_name[f"{name}_mean_rank"] = float(each.mean() + 1)
+    return figures_by_name
+
 
 _RANKED = 250
 """Captions whose errors are computed at a time in the evaluation."""
@@ -79,7 +139,7 @@ class OrderEmbeddings(Task):
         "ln": "test, image R@1 38.9, R@5 74.3, R@10 86.3, mean rank 7.6; caption 48.5, 80.6, 89.8, 5.1 (table 2)",
         "sym": "test, image R@1 36.3, R@10 85.8, mean rank 9.0; caption 45.4, 88.7, 5.8 (table 2, of Vendrov et al.)",
     }
-    columns = tuple(Column(f"dev_image_r{k}", f"dev R@{k}", ".1f") for k in retrieval.RECALLS)
+    columns = tuple(Column(f"dev_image_r{k}", f"dev R@{k}", ".1f") for k in RECALLS)
     selection = ("dev_image_sum", "highest")
     x_axis = "update"
     batch_axes: ClassVar = {"ids": 1, "mask": 1}
@@ -104,8 +164,8 @@ class OrderEmbeddings(Task):
         return model.errors(batch["captions"], batch["images"])
 
     def metrics(self, predict: Predict, split: Batch) -> dict[str, float]:
-        """The mean over folds of 1,000 images (or all, where there are fewer) of `retrieval.figures`."""
-        of_folds = [retrieval.figures(_errors(predict, sentences, features))
+        """The mean over folds of 1,000 images (or all, where there are fewer) of `figures`."""
+        of_folds = [figures(_errors(predict, sentences, features))
                     for sentences, features in data.folds(split)]
         return {key: float(np.mean([each[key] for each in of_folds])) for key in of_folds[0]}
 

@@ -25,7 +25,7 @@ from duoln.plugins.skip_thoughts.corpus import (
     first_of_validation,
     make_corpus,
 )
-from duoln.tasks import Dataset, Splits
+from duoln.tasks import Dataset
 from duoln.tasks.originals import DATA_SEED, first_there, in_home, original_or_made
 
 Source = Literal["auto", "bookcorpus", "novels100", "novels", "made"]
@@ -279,15 +279,3 @@ def _target_counts(train: Triplets) -> np.ndarray:
         counts += np.bincount(corpus.numbers[begin:begin + len(repeated)], repeated, minlength=len(corpus.words))
     counts[END] += uses.sum()
     return counts.astype(np.int32)
-
-
-def splits(triplets: tuple[Triplets, Triplets], dataset: Dataset, batch_size: int, seed: int, filtering: Filter,
-           valid_triplets: int) -> Splits:
-    """Training batches, and the triplets for validation."""
-    if batch_size < 1 or valid_triplets < 1:
-        raise UsageError(f"[skip_thoughts] expected batch_size and valid_triplets of at least 1, found {batch_size} "
-                         f"and {valid_triplets}")
-    train, valid = triplets
-    batches = HomogeneousBatches(train, batch_size, seed, filtering)
-    evaluation = {"valid": valid_split(valid, train, valid_triplets, batch_size)}
-    return Splits(dataset, batches, batches.steps_per_epoch, evaluation)

@@ -11,8 +11,8 @@ from duoln.tasks.task import Peer
 from duoln.tasks.torch_peer import last_states, layers, training_step
 
 
-def build(cfg: Any, start: Params, packed: bool = False) -> Peer:
-    """See `Task.peer`; with `packed`, padding is left out before the output layer: many users do not do that.
+def build(cfg: Any, start: Params, fused: bool = False) -> Peer:
+    """See `Task.peer`; with `fused`, PyTorch's fused Adam in the place of its default one.
 
     Without norms `nn.GRU`; with them a loop over time around `nn.Linear` and `nn.LayerNorm`, the input's side hoisted.
     Logits for all words, `cross_entropy`, `clip_grad_norm_` and Adam, whose rate makes up for its bias correction where
@@ -28,9 +28,7 @@ def build(cfg: Any, start: Params, packed: bool = False) -> Peer:
         inputs = f.pad(net.embedding(batch["given"]), (0, 0, 0, 0, 1, 0))
         states = torch.stack((net.previous(inputs[0], code), net.next(inputs[1], code)))
         states, targets = states.reshape(-1, cfg.hidden), batch["targets"].reshape(-1)
-        if packed:
-            states, targets = states[targets >= 0], targets[targets >= 0]
         nats = f.cross_entropy(net.output(states), targets, ignore_index=-1, reduction="none")
         return (-torch.log(torch.exp(-nats) + FLOOR) * (targets >= 0)).sum()
 
-    return training_step(torch, net, SkipThoughtsTask().optimizer(cfg, 0), loss_of)
+    return training_step(torch, net, SkipThoughtsTask().optimizer(cfg, 0), loss_of, fused)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +12,8 @@ import numpy as np
 from duoln.data import Batch, read_lines
 from duoln.data.text import at_line
 from duoln.errors import DataFormatError
-from duoln.plugins.skip_thoughts import made, tokens
-from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN
+from duoln.plugins.skip_thoughts import made
+from duoln.plugins.skip_thoughts.corpus import END, UNKNOWN, split_words
 from duoln.plugins.skip_thoughts.made import Pair
 from duoln.tasks.originals import DATA_SEED, first_there
 
@@ -26,6 +26,7 @@ _MOST_BYTES, _LONGEST_LINE = 1 << 23, 1 << 11
 """The largest set has 1.3 million bytes, its longest line 695."""
 _MOST_LINES = 1 << 16
 """The largest set has 10,662. All sentences are in one array, which is as long as the longest sentence."""
+_SCORE = re.compile(r"[0-9](\.[0-9]{1,9})?")
 _COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score")
 
 
@@ -87,7 +88,9 @@ def read_pairs(path: Path) -> list[Pair]:
         for cell in cells[1:3]:
             if not cell.strip():
                 raise at_line(path, number, "two sentences", "an empty one")
-        pairs.append(Pair(cells[1], cells[2], _score(path, number, cells[3])))
+        if not _SCORE.fullmatch(cells[3]) or not 1 <= float(cells[3]) <= 5:
+            raise at_line(path, number, "a relatedness_score from 1 to 5", repr(cells[3][:40]))
+        pairs.append(Pair(cells[1], cells[2], float(cells[3])))
     if not pairs:
         raise DataFormatError(path, 0, "at least one pair", "none")
     return pairs
@@ -98,16 +101,6 @@ def _check_count(path: Path, number: int) -> None:
         raise at_line(path, number, f"at most {_MOST_LINES} lines", "one more")
 
 
-def _score(path: Path, number: int, text: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = math.nan
-    if not 1 <= score <= 5:
-        raise at_line(path, number, "a relatedness_score from 1 to 5", repr(text[:40]))
-    return score
-
-
 def load(names: Sequence[str], synthetic: bool, lower_case: bool, root: Path | None = None) -> list[TestSet]:
     """The sets of those names, from `sentences/` below the data folders, or synthetic.
 
@@ -115,7 +108,7 @@ def load(names: Sequence[str], synthetic: bool, lower_case: bool, root: Path | N
         DataMissingError: one is not available. DataError: one is damaged.
     """
     def cut(sentence: str) -> list[str]:
-        return tokens.words(sentence.lower() if lower_case else sentence)
+        return split_words(sentence.lower() if lower_case else sentence)
 
     tests = []
     for name in names:

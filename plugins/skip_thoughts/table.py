@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from duoln import Stream, tensor, to_tensors
 from duoln.data import Batch
 from duoln.errors import UsageError
 from duoln.nn import Params
-from duoln.plugins.skip_thoughts import classify, data, judging, sets, vectors
+from duoln.plugins.skip_thoughts import data, judging, sets, vectors
 from duoln.plugins.skip_thoughts.model import SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS
 from duoln.tasks import Findings, ReferenceTable, Trained, option
@@ -44,10 +44,7 @@ class Options:
     """Options of `duoln evaluate skip_thoughts`."""
 
     vectors: str | None = option(None, "word vectors of word2vec, text or .bin, for words the run does not know")
-    baselines: bool = option(True, "true or false: also an encoder that has learnt nothing, and a bag of words")
     sets: str = option(",".join(sets.NAMES), "which sets, parted by commas")
-    sick_round: Literal["keras0", "keras1"] = option(
-        "keras0", "a round of SICK's training: keras0 (100 epochs, batch 128) or keras1 (10, 32)")
 
 
 def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
@@ -62,7 +59,7 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
     if unknown:
         raise UsageError(f"[skip_thoughts] expected sets of {', '.join(sets.NAMES)}; found {unknown[0]!r}")
     if set(names) - {"sick"}:
-        classify.check_library()
+        judging.check_library()
     cfg, model = trained.config, trained.model
     assert isinstance(model, SkipThoughts)
     dataset, corpus, _, _ = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share)
@@ -87,18 +84,17 @@ def judge_run(trained: Trained, options: Options, say: Say) -> Findings:
         for test in tests:
             say(f"{label}: {test.name}, {len(test.sentences):,} sentences")
             figures = judging.figures_of(of(test), test.answers, test.parts, test.name, DATA_SEED,
-                                         ROUNDS[options.sick_round], classify.GRID)
+                                         ROUNDS["keras0"], judging.GRID)
             figures_by_name |= {f"{test.name}_{key}": value for key, value in figures.items()}
         return figures_by_name
 
     params = {**trained.params, "embedding": {"table": tensor(np.concatenate(rows), table.backend)}}
     ours = {f"{trained.variant}, {trained.update:,} updates":
             judge("the run", lambda test: _codes(model, params, test, number))}
-    if options.baselines:
-        start = to_tensors(model.init(Stream(cfg.seed, "init")), table.backend)
-        plain = {word: k for k, word in enumerate(corpus.words)}
-        ours["no update"] = judge("no update", lambda test: _codes(model, start, test, plain))
-        ours["bag of words"] = judge("bag of words", lambda test: bag_of_words(test, plain))
+    start = to_tensors(model.init(Stream(cfg.seed, "init")), table.backend)
+    plain = {word: k for k, word in enumerate(corpus.words)}
+    ours["no update"] = judge("no update", lambda test: _codes(model, start, test, plain))
+    ours["bag of words"] = judge("bag of words", lambda test: bag_of_words(test, plain))
     return _findings(ours, dataset.label, remarks)
 
 

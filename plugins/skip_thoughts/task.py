@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -12,16 +12,17 @@ import numpy as np
 from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
-from duoln.plugins.skip_thoughts import classify, data, judging, sets, table
+from duoln.plugins.skip_thoughts import data, judging, sets, table
 from duoln.plugins.skip_thoughts.corpus import Corpus
 from duoln.plugins.skip_thoughts.model import LARGEST_NORM, Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
 from duoln.tasks import Column, Config, Dataset, Findings, ReferenceTable, Splits, Task
 from duoln.tasks.originals import DATA_SEED, suited_to
+from duoln.tasks.settings import check_least
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
 
-_GRIDS = {"fixed": (1.0,), "nested": classify.GRID}
+_GRIDS = {"fixed": (1.0,), "nested": judging.GRID}
 
 
 @dataclass(frozen=True)
@@ -92,19 +93,21 @@ class SkipThoughtsTask(Task):
     x_axis = "update"
     batch_axes: ClassVar = {"words": 1, "mask": 1, "given": 2, "targets": 2}
     evaluating = table.Options
-    peers: ClassVar = {"torch": {}, "torch-packed": {"packed": True}}
+    peers: ClassVar = {"torch": {}, "torch-fused": {"fused": True}}
 
     def data(self, cfg: SkipThoughtsConfig, root: Path | None = None) -> Splits:
+        check_least(self.name, cfg, batch_size=1, valid_triplets=1)
         if cfg.judge != "none":
-            classify.check_library()
+            judging.check_library()
         dataset, corpus, held_out, why = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share,
                                                    root)
         with suited_to(cfg.source, why):
-            splits = data.splits(data.parts(corpus, held_out, cfg.longest, cfg.valid_share), dataset, cfg.batch_size,
-                                 cfg.seed, cfg.filtering, cfg.valid_triplets)
+            train, valid = data.parts(corpus, held_out, cfg.longest, cfg.valid_share)
+            batches = data.HomogeneousBatches(train, cfg.batch_size, cfg.seed, cfg.filtering)
+            evaluation = {"valid": data.valid_split(valid, train, cfg.valid_triplets, cfg.batch_size)}
         judged = {} if cfg.judge == "none" else self._judged(cfg, dataset, corpus, root)
         unknown = data.unknown_words(corpus, held_out, judged, corpus.name)
-        return replace(splits, evaluation={**splits.evaluation, **judged}, remarks=(why, unknown))
+        return Splits(dataset, batches, batches.steps_per_epoch, {**evaluation, **judged}, (why, unknown))
 
     def _judged(self, cfg: SkipThoughtsConfig, dataset: Dataset, corpus: Corpus, root: Path | None) -> dict[str, Batch]:
         """The sets on which codes are judged; the seed is that of the judge's own weights, the same for every run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,12 +13,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from duoln import Stream
-from duoln.data.text import read_books
+from duoln.data.text import Characters, read_books
 from duoln.errors import DataError
-from duoln.plugins.transformer.alphabet import encode
 from duoln.tasks import Dataset
 from duoln.tasks.originals import DATA_SEED, first_there, in_home, original_or_made
 
+ALPHABET = Characters(string.ascii_letters + string.digits + " \n" + ".,;:!?'\"-()")
+"""The 76 classes of characters that the model reads and writes."""
 Source = Literal["auto", "novels", "novels100", "made"]
 
 PLACES = {"novels": ("books/novels.txt.gz",),
@@ -92,7 +94,7 @@ def as_classes(books: Iterable[Iterable[str]]) -> Books:
     for book in books:
         lines = iter(book)
         while block := list(islice(lines, _BLOCK)):
-            classes += encode("\n".join([*block, ""])).tobytes()
+            classes += ALPHABET.encode("\n".join([*block, ""])).tobytes()
         if len(classes) > starts[-1]:
             starts.append(len(classes))
     return Books(np.frombuffer(classes, np.uint8), np.array(starts, np.int64))

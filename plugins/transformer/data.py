@@ -12,7 +12,7 @@ from duoln.data import Batch
 from duoln.data.batches import check_range
 from duoln.errors import DataError
 from duoln.plugins.transformer import corpus
-from duoln.plugins.transformer.alphabet import CLASSES
+from duoln.plugins.transformer.corpus import ALPHABET
 from duoln.tasks import Splits
 from duoln.tasks.settings import check_least
 
@@ -62,8 +62,8 @@ def splits(cfg: Any, root: Path | None = None) -> Splits:
         if len(text) <= length:
             raise DataError(f"[transformer] {dataset.name}: expected more than {length} characters for {part}, as the "
                             f"length of a window is; found {len(text)}{why and f'; {why}'}")
-        check_range(f"transformer: {part}", text, CLASSES)
-    counts = np.bincount(parts.train, minlength=CLASSES).astype(np.int32)
+        check_range(f"transformer: {part}", text, ALPHABET.classes)
+    counts = np.bincount(parts.train, minlength=ALPHABET.classes).astype(np.int32)
     evaluation = {part: {**fixed_windows(text, length, cfg.windows), "counts": counts}
                   for part, text in (("valid", parts.valid), ("test", parts.test))}
     train = Windows(parts.train, length, cfg.batch_size, cfg.seed)

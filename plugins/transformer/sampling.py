@@ -12,7 +12,7 @@ from duoln import Stream, tensor
 from duoln.data.files import write_whole
 from duoln.errors import DivergedError, UsageError
 from duoln.nn import Params
-from duoln.plugins.transformer.alphabet import OTHER, decode, encode_strictly
+from duoln.plugins.transformer.corpus import ALPHABET
 from duoln.plugins.transformer.model import CharacterTransformer
 from duoln.tasks import option
 from duoln.tasks.values import Trained
@@ -32,12 +32,10 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
     """Write a text and its continuation to `out`.
 
     Raises:
-        UsageError: a text that the model cannot read, an option out of range, or a model that has not been trained.
+        UsageError: a text that the model cannot read, or an option out of range.
         DivergedError: the model gives no finite numbers. DataError: `out` cannot be written.
     """
-    begin = encode_strictly(options.text)
-    if trained.update == 0:
-        raise UsageError("[transformer] expected a trained model, found one after 0 updates")
+    begin = ALPHABET.encode_strictly("transformer", options.text)
     assert isinstance(trained.model, CharacterTransformer)
     written = write(trained.model, trained.params, begin, options.characters, options.temperature, options.seed)
     return [write_whole(out, f"{options.text}{written}\n".encode())]
@@ -70,8 +68,8 @@ def write(model: CharacterTransformer, params: Params, begin: np.ndarray, charac
     classes = begin.tolist()
     for k in range(characters):
         window = np.array([classes[-model.length:]], np.int32)
-        logits = model.logits(params, tensor(window, backend)).numpy()[0, -1, :OTHER].astype(np.float64)
+        logits = model.logits(params, tensor(window, backend)).numpy()[0, -1, :ALPHABET.unknown].astype(np.float64)
         if not np.isfinite(logits).all():
             raise DivergedError(f"[transformer] the model gives numbers that are not finite at character {k + 1}")
         classes.append(int(rng.categorical(logits=(logits - logits.max()) / temperature)))
-    return decode(classes[len(begin):])
+    return ALPHABET.decode(classes[len(begin):])

@@ -14,8 +14,7 @@ from duoln import Tensor, ops, optim
 from duoln.data import Batch
 from duoln.nn import Module, Params
 from duoln.plugins.transformer import corpus, data, gradients
-from duoln.plugins.transformer.alphabet import CLASSES
-from duoln.plugins.transformer.corpus import Source
+from duoln.plugins.transformer.corpus import ALPHABET, Source
 from duoln.plugins.transformer.model import BETA2, CharacterTransformer, Kind, Place, inverse_root, rate_remark
 from duoln.plugins.transformer.sampling import Options, sample
 from duoln.tasks import Column, Config, Findings, Splits, Task, Trained
@@ -105,8 +104,8 @@ class TransformerTask(Task):
         return replace(splits, remarks=(*splits.remarks, rate))
 
     def model(self, cfg: TransformerConfig) -> Module:
-        return CharacterTransformer(CLASSES, cfg.length, cfg.blocks, cfg.width, cfg.heads, cfg.hidden, cfg.norm,
-                                    cfg.kind)
+        return CharacterTransformer(ALPHABET.classes, cfg.length, cfg.blocks, cfg.width, cfg.heads, cfg.hidden,
+                                    cfg.norm, cfg.kind)
 
     def loss(self, model: CharacterTransformer, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(self.predict(model, params, batch))

@@ -41,7 +41,7 @@ from duoln.plugins.convnet import corpus as cifar
 from duoln.plugins.draw import corpus as draw
 from duoln.plugins.handwriting import corpus as handwriting, iam
 from duoln.plugins.las import audio, distributed, spoken
-from duoln.plugins.order_embeddings import caption_features, coco, flickr8k
+from duoln.plugins.order_embeddings import coco, flickr8k
 from duoln.plugins.order_embeddings.corpus import Words
 from duoln.plugins.skip_thoughts import corpus as books, sets, vectors
 from duoln.plugins.transformer.corpus import load_books as read_characters
@@ -195,8 +195,8 @@ def _features_of_captions(count):
 
 
 def _captions_alone(path):
-    with mock.patch.object(caption_features, "path_in", lambda root: path):
-        return caption_features.read(path.parent, 4)
+    with mock.patch.object(flickr8k, "features_in", lambda root: path):
+        return flickr8k.read_features(path.parent, 4)
 
 
 def _checkpoint(step, **notes):

@@ -4,13 +4,11 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from conftest import NAMES, get_backend
 from task_checks import check_peer
 
 from duoln import nn, tree
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import peer_torch, task as task_module
-from duoln.plugins.attentive_reader.batches import evaluation_batches
 from duoln.plugins.attentive_reader.model import Reader
 from duoln.plugins.attentive_reader.task import FIGURE, AttentiveReader, clip_as_published
 from duoln.randomness import Stream
@@ -23,21 +21,11 @@ from duoln.training.trainer import Trainer
 TASK = AttentiveReader()
 TINY = {"width": 5, "hidden": 4, "batch_size": 6, "evaluate_questions": 12, "table": 500,
         "pad_multiple": 16, "tied": False, "dropout": "paper"}
-ELSEWHERE = {"evaluate_questions": 6, "pad_multiple": 2}
 NORMS = {"none": ("none", False), "bn": ("batch", False), "bn-everywhere": ("batch", True), "ln": ("layer-theano", False)}
 
 
 def test_it_is_a_task():
     check_task(TASK, steps=2, settings=TINY)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("variant", ["ln", "bn-everywhere"])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "numpy"])
-def test_it_is_a_task_elsewhere(name, variant, monkeypatch):
-    monkeypatch.setattr(TASK, "variants", {variant: TASK.variants[variant]}, raising=False)
-    monkeypatch.setattr(TASK, "references", {}, raising=False)
-    check_task(TASK, backend=get_backend(name), steps=2, settings=TINY | ELSEWHERE, gradients=False, agreement=False)
 
 
 # The network, from the equations ------------------------------------------------------------------------
@@ -162,16 +150,6 @@ def test_both_likelihoods(numpy_backend):
         check_close(model.loss(t["p"], t["b"]).numpy(), expected, 1e-8, likelihood)
 
 
-def test_padding_changes_nothing_but_batch_norm(numpy_backend):
-    for variant, same in (("none", True), ("ln", True), ("bn", True), ("bn-everywhere", False)):
-        model, params, batch = _case(variant)
-        longer = {name: np.concatenate((a, np.zeros((3, *a.shape[1:]), a.dtype))) if a.ndim == 2 else a
-                  for name, a in batch.items()}
-        t = to_tensors({"p": params, "a": batch, "b": longer}, numpy_backend)
-        first, second = (model(t["p"], t[name]).numpy() for name in "ab")
-        assert np.allclose(first, second, rtol=1e-9) == same, variant
-
-
 # Traps of the protocol ----------------------------------------------------------------------------------
 
 def _init(variant="ln", **settings):
@@ -225,16 +203,6 @@ def test_the_protocol_of_the_paper():
     assert [(c.norm, c.n_in, c.n_hidden, c.learned_state) for c in cells] == [("layer-theano", 240, 240, False)] * 2
 
 
-@pytest.mark.minutes
-def test_three_updates_at_full_size(numpy_backend):
-    for variant in ("none", "ln"):
-        cfg = make_config(TASK, variant, "paper", {"source": "made"})
-        trainer = Trainer(TASK, variant, cfg, TASK.data(cfg), numpy_backend)
-        assert trainer.state["params"]["output"]["weight"].shape == (240, 65_830)
-        losses = [trainer.advance() for _ in range(3)]
-        assert losses[0] == pytest.approx(np.log(65_830), rel=0.01) and losses[2] < losses[0]
-
-
 # Metrics ------------------------------------------------------------------------------------------------
 
 def test_metrics_against_plain_python():
@@ -267,15 +235,6 @@ def test_an_answer_that_the_table_does_not_have_is_never_found():
     split["most_frequent"] = split["answer"].copy()
     metrics = TASK.metrics(lambda batch: np.repeat(always, len(batch["answer"]), 0), split)
     assert metrics["error"] == metrics["most_frequent_error"] == 1.0
-
-
-@pytest.mark.long
-def test_the_evaluation_knows_no_dropout_and_no_permutation():
-    splits = TASK.data(make_config(TASK, "ln", "smoke"))
-    first, second = (list(evaluation_batches(splits.evaluation["valid"])) for _ in range(2))
-    assert all(set(b) == {"passage", "passage_mask", "question", "question_mask", "answer"} for b in first)
-    assert all(np.array_equal(a["passage"], b["passage"]) for a, b in zip(first, second, strict=True))
-    assert {len(b["answer"]) for b in first} == {16}
 
 
 @pytest.mark.long

@@ -109,27 +109,6 @@ def test_an_evaluation_sees_the_images_as_they_are(numpy_backend):
     assert not np.allclose(logits[0], logits[2])
 
 
-def test_layer_norm_does_not_see_the_scale_of_the_weights_and_no_norm_does(numpy_backend):
-    for norm, stays in (("layer", True), ("none", False)):
-        model, params, batch = _start(norm)
-        outs = []
-        for scale in (1.0, 1e3):
-            params["second"]["block2"]["conv"]["weight"] *= scale
-            outs.append(model(to_tensors(params, numpy_backend), to_tensors(batch, numpy_backend)).numpy())
-        assert np.allclose(*outs, rtol=1e-3) is stays
-
-
-def test_weight_norm_starts_as_the_function_it_replaces(numpy_backend):
-    batch = TASK.data(_config("none")).train(0)
-    logits = {}
-    for variant in ("none", "wn"):
-        model = TASK.model(_config(variant))
-        params = model.init(Stream(0, "init"))
-        logits[variant] = model(to_tensors(params, numpy_backend), to_tensors(batch, numpy_backend)).numpy()
-    assert {p.rsplit(".", 1)[1] for p, _ in tree.items(params)} == {"direction", "gain", "bias"}
-    check_close(logits["wn"], logits["none"], 1e-5, "at the start")
-
-
 # The protocol -------------------------------------------------------------------------------------------
 
 def test_the_network_of_the_protocol():
@@ -199,19 +178,6 @@ def test_noise_has_the_deviation_that_is_asked_for():
 
 # Metrics and settings -----------------------------------------------------------------------------------
 
-def test_metrics_are_computed_in_float64():
-    split = {"x": np.zeros((250, 2, 2, 1), np.float32), "label": (np.arange(250) % 10).astype(np.int32)}
-
-    def predict(batch):
-        logits = np.full((len(batch["x"]), 10), -20.0, np.float32)
-        logits[:, 0] = 0.0
-        return logits
-
-    metrics = TASK.metrics(predict, split)
-    right, wrong = np.log1p(9 * np.exp(-20.0)), 20 + np.log1p(9 * np.exp(-20.0))
-    assert metrics["error"] == pytest.approx(0.9) and metrics["nll"] == pytest.approx(0.1 * right + 0.9 * wrong, rel=1e-12)
-
-
 def test_settings_that_do_not_fit():
     for wrong, words in (({"rows": 0}, "rows"), ({"evaluate_images": 0}, "evaluate_images"), ({"dropout": 1.0}, "dropout"),
                          ({"dropout": -0.1}, "dropout"), ({"noise": -1.0}, "noise"), ({"noise": float("inf")}, "noise"),
@@ -220,11 +186,6 @@ def test_settings_that_do_not_fit():
     check_error(UsageError, lambda: _config("ln", dataset="svhn"), "cifar10, mnist", "svhn")
     check_error(ShapeError, lambda: ConvNet((11, 32, 3), 4, "none", "unit", "he"), "12 x 12", "(11, 32)")
     check_error(ShapeError, lambda: ConvNet((32, 32, 3), 0, "none", "unit", "he"), "1 channel", "0")
-
-
-def test_the_smallest_image(numpy_backend):
-    model, params, batch = _start("layer", image=(12, 12, 1), count=1)
-    assert model(to_tensors(params, numpy_backend), to_tensors(batch, numpy_backend)).shape == (1, 10)
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------

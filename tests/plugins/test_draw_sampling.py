@@ -1,26 +1,38 @@
-"""Digits that DRAW generates: the pictures, the same for a seed, and refused options."""
+"""Digits that DRAW generates, and its bound on whole sets: from the command line, the same again, and refused options."""
+
+import json
 
 import numpy as np
 import pytest
-from task_checks import short_run, untrained
+from task_checks import short_run
 
 from duoln import cli, runtime
-from duoln.errors import UsageError
 from duoln.pictures import drawing
-from duoln.plugins.draw import sampling
+from duoln.plugins.draw import data, sampling
 from duoln.plugins.draw.task import DrawTask
 from duoln.runs.trained import load_trained
-from duoln.testing import check_close, check_error
+from duoln.testing import check_close
 
 TASK = DrawTask()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_images():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "MADE", {"train": 60, "valid": 30, "test": 30})
+        yield
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run of two updates."""
+def evaluated(tmp_path_factory):
+    """A run of two updates on made digits, and its result."""
     folder = tmp_path_factory.mktemp("draw") / "run"
-    short_run(TASK, "ln", folder, rows=40, hidden=8, evaluate_images=10)
-    return folder
+    return folder, short_run(TASK, "ln", folder, rows=40, hidden=8, evaluate_images=None)
+
+
+@pytest.fixture(scope="module")
+def run(evaluated):
+    return evaluated[0]
 
 
 def _sample(run, out, *options):
@@ -65,5 +77,11 @@ def test_what_is_refused_before_anything_is_computed(run, tmp_path, capsys, monk
         assert all(word in told for word in words), told
 
 
-def test_a_model_that_was_not_trained(tmp_path):
-    check_error(UsageError, lambda: TASK.sample(untrained(TASK, "ln")._replace(update=0), sampling.Options(), tmp_path / "d.png"), "expected a trained model")
+def test_one_draw_is_the_evaluation_of_the_training(evaluated, capsys):
+    folder, result = evaluated
+    assert cli.main(["evaluate", str(folder), "--backend", "numpy", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["update"] == 2
+    for name in ("valid", "test"):
+        assert figures[f"{name}_bound"] == pytest.approx(result[f"{name}_bound"], rel=1e-6)
+        assert figures[f"{name}_bound"] == pytest.approx(figures[f"{name}_reconstruction"] + figures[f"{name}_divergence"])

@@ -9,7 +9,7 @@ from duoln import ops, tree
 from duoln.data.batches import examples
 from duoln.errors import UsageError
 from duoln.plugins.handwriting import peer_torch, task
-from duoln.plugins.handwriting.alphabet import CLASSES, PADDING
+from duoln.plugins.handwriting.corpus import ALPHABET, PADDING
 from duoln.plugins.handwriting.data import BATCH_AXES
 from duoln.plugins.handwriting.model import Synthesis
 from duoln.plugins.handwriting.task import Handwriting
@@ -56,7 +56,7 @@ def test_weights_and_biases_start_uniform_and_norms_at_one():
 def _network(params, x, text, gaussians, advance):
     """The network of protocols and Graves 2013, section 5, step by step."""
     (steps, batch, _), hidden = x.shape, params["layer1"]["w_h"].shape[0]
-    characters = np.zeros((*text.shape, CLASSES))
+    characters = np.zeros((*text.shape, ALPHABET.classes))
     for b, u in np.argwhere(text != PADDING):
         characters[b, u, text[b, u]] = 1
     states = {k: (np.zeros((batch, hidden)), np.zeros((batch, hidden))) for k in (1, 2, 3)}
@@ -104,7 +104,7 @@ def test_outputs_and_loss_are_those_of_plain_numpy(norm, numpy_backend):
 
 def _outputs_step_by_step(model, params, x, text):
     """The network by its steps, as sampling runs it."""
-    characters = ops.one_hot(text, size=CLASSES, dtype=x.dtype)
+    characters = ops.one_hot(text, size=ALPHABET.classes, dtype=x.dtype)
     walk, outputs = model.begin(params, characters), []
     for point in ops.unstack(x):
         walk, _ = model.step(params, point, characters, walk)

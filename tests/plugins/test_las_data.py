@@ -92,18 +92,6 @@ def test_librispeech(tmp_path):
     check_error(DataMissingError, lambda: read("librispeech", (tmp_path / "LibriSpeech" / "x").parent.parent / "x"))
 
 
-@FLAC
-def test_a_batch_of_librispeech_by_its_preset(tmp_path):
-    """All sizes are those of the preset; of each part there are two utterances."""
-    cfg = make_config(TASK, "encoder", "librispeech", {"batch_size": 2, "buckets": 1})
-    splits = TASK.data(cfg, make_librispeech(tmp_path))
-    batch = splits.train(0)
-    assert splits.dataset.provenance == "original" and batch["x"].shape[1:] == (2, 123)
-    assert len(batch["labels"]) == len("mister quilter's manner") + 1
-    written = {"".join(LETTERS.decode(batch["labels"][:, b])) for b in range(2)}
-    assert written == {"mister quilter's manner", "yes"} and "keep_listener2" in batch
-
-
 @pytest.mark.parametrize(("line", "words"), [
     ("84-121123-0000", ["84-121123-NUMBER and words"]), ("84-9-0000 YES", ["NUMBER", "84-9-0000"]),
     ("84-121123-../../x YES", ["NUMBER"]), ("84-121123-0007 YES", ["84-121123-0007.flac", "missing"])])

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from duoln.data.digits import make_digits
-from duoln.plugins.attentive_reader import made as reader
+from duoln.plugins.attentive_reader import data as reader
 from duoln.plugins.convnet.data import make_coloured
-from duoln.plugins.handwriting.made import make_lines
+from duoln.plugins.handwriting.data import make_lines
 from duoln.plugins.las.spoken import made as make_sounds
-from duoln.plugins.order_embeddings.made import make_pictures
+from duoln.plugins.order_embeddings.data import make_pictures
 from duoln.plugins.skip_thoughts.made import make_books, make_labelled, make_pairs
 from duoln.plugins.transformer.corpus import make_books as make_characters
 from duoln.randomness import Stream
 
 
 def _texts():
-    questions = [reader._question(Stream(0, "test", step=k)) for k in range(8)]
+    questions = [reader.make_question(Stream(0, "test", step=k)) for k in range(8)]
     return {
         "questions": [[*q.passage, *q.question, q.answer] for q in questions],
         "lines": [[line.text] for line in make_lines(40, 0, "train")],

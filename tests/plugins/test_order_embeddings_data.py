@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from task_checks import root_with
 
-from duoln import runtime
 from duoln.errors import DataFormatError, DataMissingError, UsageError
 from duoln.plugins.order_embeddings import coco, data, extractor, flickr8k
 from duoln.plugins.order_embeddings.corpus import (
@@ -21,11 +20,10 @@ from duoln.plugins.order_embeddings.corpus import (
     Words,
     in_vocabulary,
 )
-from duoln.plugins.order_embeddings.made import make_pictures
+from duoln.plugins.order_embeddings.data import make_pictures
 from duoln.plugins.order_embeddings.task import OrderEmbeddings
 from duoln.tasks import Dataset, make_config
 from duoln.testing import check_error
-from duoln.training.trainer import Trainer
 
 TASK = OrderEmbeddings()
 REAL = root_with(flickr8k.path_in(Path()), Path(flickr8k.FOLDER) / flickr8k.PHOTOGRAPH_FILE)
@@ -78,7 +76,7 @@ def test_dev_is_the_first_thousand(tmp_path):
 
 @pytest.mark.parametrize(("change", "words"), [
     (lambda e: e[3].pop("sentences"), ["images[3].sentences", "at least 5 captions of image 3", "nothing"]),
-    (lambda e: e[3]["sentences"].__delitem__(slice(1, None)), ["images[3].sentences", "image 3", "found 1"]),
+    (lambda e: e[3]["sentences"].__delitem__(slice(1, None)), ["images[3].sentences", "image 3"]),
     (lambda e: e[2]["sentences"][1].update(imgid=9), ["images[2].sentences[1].imgid", "expected 2", "found 9"]),
     (lambda e: e[2]["sentences"][4].update(tokens=[]), ["images[2].sentences[4].tokens", "at least one", "[]"]),
     (lambda e: e[2]["sentences"][0].update(tokens=["a", 3]), ["images[2].sentences[0].tokens", "words"]),
@@ -96,20 +94,6 @@ def test_damaged_entries_of_coco(tmp_path, change, words):
     check_error(DataFormatError, lambda: coco.read(tmp_path, 6), coco.CAPTION_FILE, *words)
 
 
-def test_a_long_text_is_shown_in_part():
-    assert coco._short("x" * 99) == "'" + 59 * "x"
-
-
-@pytest.mark.parametrize(("content", "words"), [
-    (b'{"images": [\n {"split" }]}', ["line 2, column 11", "JSON"]), (b"", ["line 1", "JSON"]),
-    (b'{"images": "\xff"}', ["byte 12", "UTF-8", "0xff"]), (b"[]", ["images"]), (b"[" * 200_000, ["JSON"]),
-    (b"1" * 5000, ["JSON"])])
-def test_what_is_no_json(tmp_path, content, words):
-    folder = make_coco(tmp_path)
-    (folder / coco.CAPTION_FILE).write_bytes(content)
-    check_error(DataFormatError, lambda: coco.read(tmp_path, 6), coco.CAPTION_FILE, *words)
-
-
 def test_features_that_do_not_fit_the_captions(tmp_path):
     folder = make_coco(tmp_path)
     check_error(DataFormatError, lambda: coco.read(tmp_path, 7), "train.npy", "width 7", "image_size", "found 6")
@@ -123,27 +107,6 @@ def test_features_that_do_not_fit_the_captions(tmp_path):
                 "val.npy", "row 1", "not all 0")
     path.unlink()
     check_error(DataMissingError, lambda: coco.read(tmp_path, 6), "val.npy")
-
-
-def test_features_that_are_not_finite():
-    values = np.ones((3, 2), np.float32)
-    values[1, 0] = np.nan
-    check_error(DataFormatError, lambda: Features(values, "x.npy").rows(np.array([0, 1])), "x.npy", "row 1", "nan")
-
-
-@pytest.mark.minutes
-def test_three_updates_of_the_paper_at_full_size(tmp_path, monkeypatch):
-    """On made files in COCO's form: 300 images, features of width 4096."""
-    make_coco(tmp_path, width=4096, train=300, val=10, test=10)
-    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    for variant in TASK.variants:
-        cfg = make_config(TASK, variant, "paper")
-        splits = TASK.data(cfg)
-        assert splits.steps_per_epoch == 2 and cfg.source == "auto"
-        trainer = Trainer(TASK, variant, cfg, splits, runtime.backend("numpy"))
-        losses = [trainer.advance() for _ in range(3)]
-        assert np.isfinite(losses).all() and losses[0] > 0
-        assert np.isfinite(list(trainer.evaluate().values())).all()
 
 
 # Flickr8k -----------------------------------------------------------------------------------------------
@@ -193,18 +156,6 @@ def test_damaged_lines_of_captions(tmp_path, number, line, words):
     check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, f"line {number}", *words)
 
 
-def test_another_encoding(tmp_path):
-    path = make_flickr8k(tmp_path) / flickr8k.CAPTION_FILE
-    lines = [line.encode() for line in _lines(path)]
-    lines[10] = "002_ab.jpg#0\tcafé".encode("latin-1")
-    path.write_bytes(gzip.compress(b"\n".join(lines) + b"\n"))
-    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), "line 11", "utf-8", "byte 16", "0xe9")
-    path.write_bytes(b"no gzip")
-    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, "gzip")
-    path.write_bytes(gzip.compress(b"\n".join(lines))[:-9])
-    check_error(DataFormatError, lambda: flickr8k.read(tmp_path), flickr8k.CAPTION_FILE, "gzip")
-
-
 def test_images_and_captions_that_lack_each_other(tmp_path):
     folder = make_flickr8k(tmp_path)
     captions = _lines(folder / flickr8k.CAPTION_FILE)
@@ -233,7 +184,7 @@ def test_damaged_photographs(tmp_path):
     grey, small, images = np.zeros((14, 32, 32, 1), np.uint8), np.zeros((14, 4, 4, 3), np.uint8), np.zeros((14, 32, 32, 3), np.uint8)
     names = np.array([f"{k:03d}_ab.jpg" for k in range(14)])
     for arrays, words in (({"images": grey, "name": names}, ["images", "32, 32, 1"]), ({"images": small, "name": names}, ["8 x 8"]),
-                          ({"images": images, "name": names[:3]}, ["14 names", "found 3"]),
+                          ({"images": images, "name": names[:3]}, ["14 images", "found 3"]),
                           ({"images": images, "name": np.array(["000_ab.jpg"] * 14)}, ["name[1]", "again"]),
                           ({"images": images.astype(float), "name": names}, ["uint8"]), ({"name": names}, ["'images'"])):
         np.savez(path, **arrays)
@@ -245,23 +196,6 @@ def test_a_run_on_flickr8k_says_what_it_is(tmp_path):
     splits = TASK.data(make_config(TASK, "ln", "smoke", {"source": "auto", "batch_size": 4}), tmp_path)
     assert splits.dataset == Dataset("Flickr8k, 12 photos, patch-kmeans", "substitute")
     assert splits.steps_per_epoch == 1 and splits.train(0)["features"].shape == (4, 288)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no Flickr8k")
-def test_the_real_captions():
-    """Needs the corpus: 40,460 captions, 8,093 names of images, 991 photographs in the three lists."""
-    captions = flickr8k.read_captions(REAL / flickr8k.FOLDER / flickr8k.CAPTION_FILE)
-    assert sum(len(c) for c in captions.values()) == 40_460 and len(captions) == 8093
-    parts = flickr8k.read(REAL)
-    assert {name: len(part.images) for name, part in parts.items()} == {"train": 753, "dev": 113, "test": 125}
-    names = flickr8k.read_list(REAL / flickr8k.FOLDER / flickr8k.LIST_FILES["dev"])
-    with np.load(REAL / flickr8k.FOLDER / flickr8k.PHOTOGRAPH_FILE) as stored:
-        known = stored["name"].tolist()
-        present = [n for n in names if n in set(known)]
-        for k in (0, 57, 112):
-            np.testing.assert_array_equal(parts["dev"].images[k], stored["images"][known.index(present[k])])
-            assert parts["dev"].captions[5 * k:5 * k + 5] == [captions[present[k]][c] for c in range(5)]
 
 
 # Vocabularies and sentences -----------------------------------------------------------------------------
@@ -345,3 +279,92 @@ def test_a_flat_picture_and_few_patches_are_no_problem():
     training, *others = extractor.extract(flat, [flat[:1]], 288, 0)
     assert len(training) == 3 and [len(a) for a in others] == [1]
     assert all(np.isfinite(a).all() for a in (training, *others))
+
+
+SPLIT_OF = ["train"] * 7 + ["dev"] * 3 + ["test"] * 4
+
+
+def _arrays(width=6):
+    rng = np.random.default_rng(0)
+    captions = [[f"Two {WORDS[k % 6]} {WORDS[c]} picture{k} ." for c in range(3)] for k in range(len(SPLIT_OF))]
+    return {"features": rng.standard_normal((len(SPLIT_OF), width)).astype(np.float16), "split": np.array(SPLIT_OF),
+            "name": np.array([f"{k}.jpg" for k in range(len(SPLIT_OF))]), "captions": np.array(captions)}
+
+
+def _write_features(root, **changes):
+    path = flickr8k.features_in(root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = _arrays()
+    arrays.update({name: change(arrays[name]) for name, change in changes.items()})
+    np.savez_compressed(path, **arrays)
+    return arrays
+
+
+def test_captions_and_features_of_each_split(tmp_path):
+    arrays = _write_features(tmp_path)
+    read = flickr8k.read_features(tmp_path, 6)
+    assert read.dataset == Dataset("Flickr8k captions as features", "substitute")
+    for name in ("train", "dev", "test"):
+        part, rows = read.parts[name], np.flatnonzero(arrays["split"] == name)
+        texts = [[read.words[w] for w in part.captions[i]] for i in range(len(part.captions))]
+        assert texts == [caption.lower().split()[:-1] for row in rows for caption in arrays["captions"][row]]
+        assert part.captions_each == 3
+        stored = arrays["features"][rows].astype(np.float32)
+        rows_read = part.features.rows(np.arange(len(rows)))
+        np.testing.assert_allclose(rows_read, stored / np.linalg.norm(stored, axis=1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"features": lambda a: a[:, :5]}, ["features", "width 6", "image_size", "found 5"]),
+    ({"features": lambda a: a.astype(np.float32)}, ["features", "float16", "float32"]),
+    ({"split": lambda a: a[1:]}, ["split", "14 pictures", "found 13"]),
+    ({"captions": lambda a: a[:, :2]}, ["captions", "3 captions a picture", "found 2"]),
+    ({"captions": lambda a: a[1:]}, ["captions", "14 pictures", "found 13"]),
+    ({"captions": lambda a: np.where(a == a[8, 1], " . !", a)}, ["captions[8, 1]", "word in it", "' . !'"]),
+    ({"split": lambda a: np.where(a == "dev", "val", a)}, ["split[7]", "train, dev, test", "'val'"]),
+    ({"split": lambda a: np.where(a == "dev", "test", a)}, ["split", "pictures of dev", "none"])])
+def test_claims_of_the_file_are_checked(tmp_path, changes, words):
+    _write_features(tmp_path, **changes)
+    check_error(DataFormatError, lambda: flickr8k.read_features(tmp_path, 6), flickr8k.FEATURE_FILE, *words)
+
+
+def _config(**settings):
+    return make_config(TASK, "ln", "smoke", {"source": "flickr8k-captions", "image_size": 6, "batch_size": 3, **settings})
+
+
+def test_features_without_a_direction(tmp_path):
+    _write_features(tmp_path, features=lambda a: np.where(np.arange(len(a))[:, None] == 8, np.nan, a).astype(np.float16))
+    check_error(DataFormatError, lambda: TASK.data(_config(), tmp_path), flickr8k.FEATURE_FILE, "features of dev", "row 1", "nan")
+
+
+@pytest.mark.long
+def test_it_is_used_only_where_it_is_asked_for(tmp_path):
+    check_error(DataMissingError, lambda: TASK.data(_config(), tmp_path), flickr8k.FEATURE_FILE, "README")
+    _write_features(tmp_path)
+    assert TASK.data(_config(), tmp_path).dataset.label == "Flickr8k captions as features, substitute"
+    assert TASK.data(_config(source="auto", batch_size=16, image_size=288), tmp_path).dataset.provenance == "synthetic"
+
+
+def test_a_batch_has_one_of_a_pictures_three_captions(tmp_path):
+    _write_features(tmp_path)
+    cfg = _config()
+    part = data.in_vocabulary(flickr8k.read_features(tmp_path, 6), cfg.vocabulary)["train"]
+    features = part.features.rows(np.arange(7))
+    splits, which = TASK.data(cfg, tmp_path), set()
+    for step in range(20):
+        batch = splits.train(step)
+        for k in range(3):
+            [picture] = np.flatnonzero((features == batch["features"][k]).all(axis=1))
+            words = batch["ids"][:int(batch["mask"][:, k].sum()) - 1, k].tolist()
+            which.add([part.captions[3 * picture + c].tolist() for c in range(3)].index(words))
+    assert which == {0, 1, 2}
+
+
+def test_folds_hold_three_captions_a_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "_FOLD_IMAGES", 2)
+    _write_features(tmp_path)
+    split = TASK.data(_config(), tmp_path).evaluation["test"]
+    folds = list(data.folds(split))
+    assert [(len(sentences), len(features)) for sentences, features in folds] == [(6, 2), (6, 2)]
+    np.testing.assert_array_equal(np.concatenate([features for _, features in folds]), split["features"])
+    assert np.array_equal(np.concatenate([sentences.flat for sentences, _ in folds]), split["flat"])

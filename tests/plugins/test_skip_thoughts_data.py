@@ -1,14 +1,15 @@
-"""Skip-thoughts' data: sentences and words, the vocabulary, homogeneous batches, test sets, word vectors, bad files."""
+"""Skip-thoughts' data: sentences and words, the vocabulary, books, homogeneous batches, test sets, word vectors, bad files."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from duoln.data.text import read_books
 from duoln.errors import DataError, DataFormatError, DataMissingError, UsageError
-from duoln.plugins.skip_thoughts import data, made, sets, tokens, vectors
-from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus
+from duoln.plugins.skip_thoughts import data, made, sets, vectors
+from duoln.plugins.skip_thoughts.corpus import END, FIRST, UNKNOWN, make_corpus, split_sentences, split_words
 from duoln.plugins.skip_thoughts.data import HomogeneousBatches, Triplets, encoder_length
 from duoln.plugins.skip_thoughts.task import SkipThoughtsTask
 from duoln.tasks import make_config
@@ -23,9 +24,12 @@ TASK = SkipThoughtsTask()
     ('"Why did you come?" she said. "I will not."', ['"Why did you come?" she said.', '"I will not."']),
     ("Mr. Brown met Dr. J. Watson. It was late.", ["Mr. Brown met Dr. J. Watson.", "It was late."]),
     ("It was I. He left... and came back.", ["It was I.", "He left... and came back."]),
-    ("“Why?” she said. “Go.” He left.", ["“Why?” she said.", "“Go.”", "He left."]), ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"])])
+    ("“Why?” she said. “Go.” He left.", ["“Why?” she said.", "“Go.”", "He left."]), ("one line without an end", ["one line without an end"]), ("", []), ("What?! No!", ["What?!", "No!"]),
+    ("It is!?! A b.", ["It is!?!", "A b."]), ("a.b. C", ["a.b.", "C"]), ("Oh.'. B", ["Oh.'.", "B"]), ("(So.) \"Go!\" Now", ["(So.)", '"Go!"', "Now"]),
+    ("... A", ["...", "A"]), ("!" * 300_000 + "x", ["!" * 300_000 + "x"]), ("." + " " * 300_000 + "x", ["." + " " * 300_000 + "x"])],
+    ids=range(14))
 def test_sentences(text, expected):
-    assert tokens.sentences(text) == expected
+    assert split_sentences(text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -38,8 +42,8 @@ def test_sentences(text, expected):
     ("don’t, he’d ’em '80s", "do n't , he 'd 'em '80s"), ("the boys' dogs", "the boys ' dogs"), ("at 10:30 for $40.50, 10%", "at 10:30 for $ 40.50 , 10 %"),
     ("rock'n'roll y'all I'd've", "rock'n'roll y'all I 'd 've"), ("word,word a;b 1,b", "word , word a ; b 1 , b")])
 def test_words(text, expected):
-    assert tokens.words(text) == expected.split()
-    assert tokens.words(expected) == expected.split()  # split text does not change
+    assert split_words(text) == expected.split()
+    assert split_words(expected) == expected.split()  # split text does not change
 
 
 PIECES = ["a", "n", "t", "n't", "'s", "'", "’", ".", " ", ",", "-", "1", "lrb", "em", "/", '"', "(", ")", ":", "``", "é"]
@@ -49,8 +53,8 @@ def test_words_of_words_are_the_same_words_and_nothing_is_lost():
     rng = np.random.default_rng(0)
     for _ in range(5000):
         text = "".join(rng.choice(PIECES, rng.integers(1, 9)))
-        words = tokens.words(text)
-        assert tokens.words(" ".join(words)) == words and "".join(words) == "".join(text.split()).replace("’", "'"), text
+        words = split_words(text)
+        assert split_words(" ".join(words)) == words and "".join(words) == "".join(text.split()).replace("’", "'"), text
 
 
 def test_books_and_the_vocabulary_by_frequency(tmp_path):
@@ -88,36 +92,10 @@ def test_words_of_validation_are_not_counted():
     assert "quagga" in make_corpus("two", books, True).words  # where other books are held out, all of these are counted
 
 
-def test_the_corpus_of_a_run_counts_its_training_alone(tmp_path):
-    path = tmp_path / "mine.txt"
-    path.write_text("\n".join(_book(95, LAST)))
-    for words in (50, 4):
-        _, corpus, _, _ = data.load("auto", str(path), words, True, 0.05)
-        assert corpus.words == ["<end>", "<unknown>", "the", "sea", "was", "deep", ".", "0", "1", "2"][:words]
-        train, _ = data.parts(corpus, None, 12, 0.05)
-        unknown = [(numbers == UNKNOWN).sum() for numbers in np.split(corpus.numbers, [corpus.starts[95]])]
-        assert unknown == ([0, 13] if words == 50 else [95 * 4, 18]) and len(train.middles) == 93
-    assert "quagga" in data.load("auto", str(path), 50, True, 0.01)[1].words  # the first two are for training
-    for share in (0, 1, 1.5):
-        check_error(UsageError, lambda share=share: data.load("auto", str(path), 50, True, share), "valid_share", str(share))
-
-
 def test_rare_words_are_unknown():
     _, corpus, _, _ = data.load("made", None, 10, True, 0.02)
     assert len(corpus.words) == 10 and corpus.numbers.max() == 9 and (corpus.numbers == UNKNOWN).any()
     check_error(UsageError, lambda: data.load("made", None, 2, True, 0.02), "at least 3", "found 2")
-
-
-def test_the_corpus_of_a_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("DUOLN_DATA", str(tmp_path))
-    assert data.load("auto", None, 50, True, 0.02)[0].provenance == "synthetic"
-    check_error(DataMissingError, lambda: data.load("novels", None, 50, True, 0.02), "books/novels.txt.gz", "--set corpus")
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "novels.txt.gz").write_bytes(gzip.compress(b"One. Two three. Four.\n"))
-    dataset, corpus, _, _ = data.load("auto", None, 50, False, 0.02)
-    assert dataset == ("novels, 3 sentences", "substitute") and len(corpus.lengths) == 3
-    (tmp_path / "mine.txt").write_text("a b c")
-    assert data.load("auto", str(tmp_path / "mine.txt"), 50, True, 0.02)[0].name == "mine, 1 sentences"
 
 
 # Batches ------------------------------------------------------------------------------------------------
@@ -244,13 +222,6 @@ def test_a_bad_sentence_is_named_by_file_and_line(tmp_path, content, words):
     check_error(DataFormatError, lambda: sets.read_labelled(path), "mr.all", *words)
 
 
-def test_a_corpus_in_another_encoding_is_named_by_file_and_line(tmp_path):
-    path = tmp_path / "book.txt"
-    path.write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
-    check_error(DataFormatError, lambda: data.load("auto", str(path), 50, True, 0.02), "book.txt: line 2", "utf-8")
-    check_error(DataMissingError, lambda: data.load("auto", str(tmp_path / "no"), 50, True, 0.02), "nothing there")
-
-
 def test_a_set_in_numbers():
     tests = sets.load(["sick", "mr"], True, True)
     number = {"the": 2}
@@ -271,7 +242,7 @@ def test_a_missing_set_says_what_to_do(monkeypatch, tmp_path):
 
 
 def test_without_scikit_learn(monkeypatch):
-    monkeypatch.setattr("duoln.plugins.skip_thoughts.classify.find_spec", lambda name: None)
+    monkeypatch.setattr("duoln.plugins.skip_thoughts.judging.find_spec", lambda name: None)
     check_error(UsageError, lambda: TASK.data(make_config(TASK, "ln", "smoke")), "pip install", "judge=none")
     assert set(TASK.data(make_config(TASK, "ln", "smoke", {"judge": "none"})).evaluation) == {"valid"}
 
@@ -327,9 +298,87 @@ def test_expansion_is_least_squares_with_an_intercept():
     check_error(DataError, lambda: vectors.expand(known, table, {}), "found 0")
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("It is!?! A b.", ["It is!?!", "A b."]), ("a.b. C", ["a.b.", "C"]), ("Oh.'. B", ["Oh.'.", "B"]), ("(So.) \"Go!\" Now", ["(So.)", '"Go!"', "Now"]),
-    ("... A", ["...", "A"]), ("!" * 300_000 + "x", ["!" * 300_000 + "x"]), ("." + " " * 300_000 + "x", ["." + " " * 300_000 + "x"])],
-    ids=range(7))
-def test_marks_upon_marks(text, expected):
-    assert tokens.sentences(text) == expected
+HELD_OUT = Path(data.PLACES["novels100"][1]).name
+
+
+def _novel(name, sentences):
+    return f"### {name} | A | 1900\n" + "".join(f"{name} says {word} now.\n" for word in sentences) + "\n"
+
+
+def _write(root, name, text):
+    (root / "books").mkdir(exist_ok=True)
+    path = root / "books" / name
+    path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+def _words_of(triplets):
+    c = triplets.corpus
+    return [[c.words[k] for k in c.numbers[c.starts[m]:c.starts[m + 1]]] for m in triplets.middles]
+
+
+@pytest.fixture
+def novels100(tmp_path):
+    _write(tmp_path, "novels100.txt.gz", _novel("One", "abcdef") + _novel("Two", "ghijkl"))
+    _write(tmp_path, HELD_OUT, _novel("Three", "abcx"))
+    return tmp_path
+
+
+def test_the_largest_corpus_that_is_there(novels100):
+    _write(novels100, "novels.txt.gz", _novel("Small", "ab"))
+
+    def name(source):
+        return data.load(source, None, 50, True, 0.02, novels100)[0].name
+
+    assert name("auto") == name("novels100") == "novels100, 12 sentences" and name("novels") == "novels, 2 sentences"
+    check_error(DataMissingError, lambda: name("bookcorpus"), "books/bookcorpus.txt.gz", "--set corpus=FILE")
+    _write(novels100, "bookcorpus.txt.gz", _novel("All", "abc"))
+    assert name("auto") == "bookcorpus, 3 sentences"
+
+
+def test_held_out_books_are_for_validation_alone(novels100):
+    dataset, corpus, held_out, _ = data.load("novels100", None, 50, True, 0.02, novels100)
+    train, valid = data.parts(corpus, held_out, 9, 0.5)
+    assert dataset.provenance == "substitute"
+    assert _words_of(train) == [[*f"{book} says {letter} now .".split()] for book, letters in
+                                (("one", "bcde"), ("two", "hijk")) for letter in letters]
+    # Words that only held-out books have are unknown.
+    assert _words_of(valid) == [["<unknown>", "says", letter, "now", "."] for letter in "bc"]
+    assert held_out.words == corpus.words and (held_out.numbers == UNKNOWN).sum() == 5
+
+
+def test_a_text_of_ones_own_has_no_held_out_books(novels100):
+    path = _write(novels100, "mine.txt.gz", _novel("Mine", "abcdefghij"))
+    for source, text in (("novels100", str(path)), ("made", None)):
+        assert data.load(source, text, 50, True, 0.02, novels100).held_out is None
+
+
+def test_held_out_books_that_are_missing_or_damaged(novels100):
+    cfg = make_config(TASK, "ln", "smoke", {"source": "auto", "judge": "none", "batch_size": 2})
+    assert TASK.data(cfg, novels100).dataset.name == "novels100, 12 sentences"
+    path = novels100 / "books" / HELD_OUT
+    path.write_bytes(path.read_bytes()[:-9])
+    check_error(DataFormatError, lambda: TASK.data(cfg, novels100), HELD_OUT, "gzip")
+    path.unlink()
+    check_error(DataError, lambda: TASK.data(cfg, novels100), HELD_OUT, "missing")
+
+
+def test_validation_has_triplets_of_every_book():
+    lengths = np.tile([2, 3], 50)
+    books = [[" ".join(f"w{k}x{i}" for i in range(n)) for n in lengths] for k in range(4)]
+    corpus = make_corpus("four", books, False)
+    _, valid = data.parts(corpus, corpus, 5, 0.5)
+    split = data.valid_split(valid, valid, 8, 8)
+    numbers = np.unique(split["words"])
+    assert {corpus.words[k][:2] for k in numbers if k > UNKNOWN} == {"w0", "w1", "w2", "w3"}
+    assert split["mask"].any(axis=1).sum() == 8
+
+
+def test_words_are_counted_alike_in_blocks_of_any_size(monkeypatch):
+    rng = np.random.default_rng(0)
+    text = [" ".join(f"w{k}" for k in rng.integers(0, 9, n)) for n in rng.integers(1, 9, 100)]
+    train = Triplets(make_corpus("made", [text], False), np.arange(1, 99), 7)
+    whole = data._target_counts(train)
+    for size in (1, 7, 100):
+        monkeypatch.setattr(data, "_COUNTED", size)
+        np.testing.assert_array_equal(data._target_counts(train), whole)

@@ -8,7 +8,7 @@ from ops.cases import layer_norm_reference
 from task_checks import check_peer, check_task_on
 
 from duoln import runtime, tree
-from duoln.plugins.transformer.alphabet import CLASSES
+from duoln.plugins.transformer.corpus import ALPHABET
 from duoln.plugins.transformer.model import CharacterTransformer, inverse_root
 from duoln.plugins.transformer.task import TransformerTask
 from duoln.randomness import Stream
@@ -40,7 +40,7 @@ def test_it_is_a_task_on_cuda(gpu):
 @pytest.mark.long
 def test_sizes_of_the_source():
     block = 512 * 1536 + 1536 + 512 * 512 + 512 + 2 * 512 * 1024 + 1024 + 512
-    rest = CLASSES * 512 + 256 * 512 + 512 * CLASSES + CLASSES
+    rest = ALPHABET.classes * 512 + 256 * 512 + 512 * ALPHABET.classes + ALPHABET.classes
     norms = {"none": 0, "post": 6 * 4 * 512, "pre": 6 * 4 * 512 + 2 * 512, "rms": 6 * 2 * 512 + 512}
     for variant, size in norms.items():
         params = TASK.model(make_config(TASK, variant, "xiong2020")).init(0)
@@ -152,11 +152,11 @@ def test_the_rate_rises_along_a_line_and_falls_with_the_inverse_root():
 def test_metrics_are_computed_in_float64():
     rng = np.random.default_rng(0)
     split = {"x": rng.integers(0, 3, (67, 5)).astype(np.int32), "y": rng.integers(0, 3, (67, 5)).astype(np.int32),
-             "counts": np.array([5, 2, 0, *[0] * (CLASSES - 3)], np.int32)}
+             "counts": np.array([5, 2, 0, *[0] * (ALPHABET.classes - 3)], np.int32)}
     metrics = TASK.metrics(lambda batch: (batch["y"] + 1).astype(np.float32), split)
     assert metrics["nats"] == pytest.approx((split["y"] + 1).mean(), rel=1e-12)
     assert metrics["bits"] == pytest.approx(metrics["nats"] / np.log(2), rel=1e-12)
-    shares = np.array([6, 3, 1]) / (7 + CLASSES)
+    shares = np.array([6, 3, 1]) / (7 + ALPHABET.classes)
     assert metrics["unigram"] == pytest.approx(-np.log2(shares)[split["y"]].mean(), rel=1e-12)
 
 

@@ -10,12 +10,13 @@ from task_checks import root_with
 
 from duoln.errors import DataError, DataFormatError, UsageError
 from duoln.plugins.transformer import corpus, data
-from duoln.plugins.transformer.alphabet import CHARACTERS, CLASSES, OTHER, decode, encode, encode_strictly
+from duoln.plugins.transformer.corpus import ALPHABET
 from duoln.plugins.transformer.task import TransformerTask
 from duoln.tasks import make_config
 from duoln.testing import check_error, check_task
 
 TASK = TransformerTask()
+CHARACTERS, OTHER, encode, decode = ALPHABET.characters, ALPHABET.unknown, ALPHABET.encode, ALPHABET.decode
 REAL = root_with(corpus.PLACES["novels"][0])
 
 
@@ -33,16 +34,16 @@ def _write(root, name, text):
 # The alphabet -------------------------------------------------------------------------------------------
 
 def test_each_character_has_a_class_of_its_own():
-    assert CLASSES == 76 and len(set(CHARACTERS)) == OTHER == 75
+    assert ALPHABET.classes == 76 and len(set(CHARACTERS)) == OTHER == 75
     assert encode(CHARACTERS).tolist() == list(range(OTHER)) and encode("").shape == (0,)
     assert encode("aé\u2014\x00#\U0001f600\ud800b").tolist() == [0, *[OTHER] * 6, 1]
     assert decode(encode("It was, \"now\"-(1)\n")) == "It was, \"now\"-(1)\n"
 
 
 def test_a_text_to_continue_is_of_the_alphabet():
-    assert encode_strictly("It").tolist() == encode("It").tolist()
-    check_error(UsageError, lambda: encode_strictly(""), "at least one character")
-    check_error(UsageError, lambda: encode_strictly("caf\u00e9"), "\u00e9", "position 3")
+    assert ALPHABET.encode_strictly("x", "It").tolist() == encode("It").tolist()
+    check_error(UsageError, lambda: ALPHABET.encode_strictly("x", ""), "at least one character")
+    check_error(UsageError, lambda: ALPHABET.encode_strictly("x", "caf\u00e9"), "\u00e9", "position 3")
 
 
 def _texts(read):
@@ -140,23 +141,3 @@ def test_wrong_settings_are_refused():
     for name, value in (("length", 0), ("batch_size", 0), ("updates", -1), ("windows", 0)):
         check_error(UsageError, lambda wrong={name: value}: TASK.data(make_config(TASK, "pre", "smoke", wrong)), name, f"found {value}")
     check_error(DataError, lambda: TASK.data(make_config(TASK, "pre", "smoke", {"length": 99_999})), "99999 characters", "for train")
-
-
-def test_the_splits_of_a_task():
-    cfg = make_config(TASK, "pre", "smoke")
-    splits = TASK.data(cfg)
-    assert splits.steps_per_epoch == 40 and set(splits.evaluation) == {"valid", "test"}
-    for split in splits.evaluation.values():
-        assert split["x"].shape == split["y"].shape == (16, 24) and split["counts"].shape == (CLASSES,)
-    assert splits.evaluation["valid"]["counts"].sum() == len(corpus.load("made", None)[0][1].train)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(REAL is None, reason="DUOLN_DATA has no novels")
-def test_the_real_novels():
-    """Needs the file: eleven novels, of which The Warden and Jane Eyre are left out of training."""
-    dataset, parts = corpus.load("novels", None, REAL)[0]
-    assert dataset.provenance == "substitute" and [len(part) > 300_000 for part in parts] == [True] * 3
-    texts = [decode(np.minimum(part, OTHER - 1)) for part in parts]
-    assert [[name in text for name in ("Dickon", "Barchester", "Thornfield")] for text in texts] == np.eye(3).tolist()
-    assert np.mean(parts.train == OTHER) < 1e-4

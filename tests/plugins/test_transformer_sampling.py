@@ -9,7 +9,7 @@ from task_checks import short_run, untrained
 from duoln import cli, runtime, tree
 from duoln.errors import DataError, DivergedError, UsageError
 from duoln.plugins.transformer import gradients
-from duoln.plugins.transformer.alphabet import CHARACTERS, OTHER, encode
+from duoln.plugins.transformer.corpus import ALPHABET
 from duoln.plugins.transformer.sampling import Options, sample, write
 from duoln.plugins.transformer.task import TransformerTask
 from duoln.tasks import make_config
@@ -42,10 +42,10 @@ def _with_bias(trained, bias):
 @pytest.mark.long
 def test_characters_are_drawn_from_the_model(trained):
     """1,500 draws at two temperatures; the class of all other characters is never drawn, likely as it may be."""
-    bias = np.full(OTHER + 1, -50.0)
-    bias[:3], bias[OTHER] = np.log([0.5, 0.3, 0.2]), 5.0
+    bias = np.full(ALPHABET.unknown + 1, -50.0)
+    bias[:3], bias[ALPHABET.unknown] = np.log([0.5, 0.3, 0.2]), 5.0
     for temperature in (1.0, 0.5):
-        text = write(trained.model, _with_bias(trained, bias), encode("It"), 1500, temperature, 0)
+        text = write(trained.model, _with_bias(trained, bias), ALPHABET.encode("It"), 1500, temperature, 0)
         shares = np.array([0.5, 0.3, 0.2]) ** (1 / temperature)
         assert len(text) == 1500 and set(text) == set("abc")
         np.testing.assert_allclose([text.count(c) / 1500 for c in "abc"], shares / shares.sum(), atol=0.04)
@@ -55,16 +55,11 @@ def test_each_character_follows_from_the_last_window(trained, numpy_backend):
     """At a temperature near 0 each is the likeliest after those before it; the window moves on at `length`."""
     length = trained.model.length
     begin = "It was a robin "
-    text = begin + write(trained.model, trained.params, encode(begin), 2 * length, 1e-6, 0)
+    text = begin + write(trained.model, trained.params, ALPHABET.encode(begin), 2 * length, 1e-6, 0)
     for k in range(len(begin), len(text)):
-        window = encode(text[:k])[-length:].astype(np.int32)[None]
-        logits = trained.model.logits(trained.params, runtime.tensor(window, numpy_backend)).numpy()[0, -1, :OTHER]
-        assert text[k] == CHARACTERS[int(logits.argmax())]
-
-
-def test_the_seed_decides(trained):
-    a, b, c = (write(trained.model, trained.params, encode("It"), 40, 1.0, seed) for seed in (1, 1, 2))
-    assert a == b != c
+        window = ALPHABET.encode(text[:k])[-length:].astype(np.int32)[None]
+        logits = trained.model.logits(trained.params, runtime.tensor(window, numpy_backend)).numpy()[0, -1, :ALPHABET.unknown]
+        assert text[k] == ALPHABET.characters[int(logits.argmax())]
 
 
 @pytest.mark.long
@@ -84,8 +79,7 @@ def test_from_the_command_line(run, tmp_path, capsys):
 
 
 def test_models_that_cannot_write(trained, tmp_path):
-    check_error(UsageError, lambda: sample(trained._replace(update=0), Options(), tmp_path / "a.txt"), "0 updates")
-    broken = trained._replace(params=_with_bias(trained, np.full(OTHER + 1, np.nan)))
+    broken = trained._replace(params=_with_bias(trained, np.full(ALPHABET.unknown + 1, np.nan)))
     check_error(DivergedError, lambda: sample(broken, Options(), tmp_path / "a.txt"), "not finite", "character 1")
     assert not (tmp_path / "a.txt").exists()
     check_error(DataError, lambda: sample(trained, Options(characters=1), tmp_path), str(tmp_path), "cannot be written")
