@@ -61,8 +61,12 @@ class Session:
             folder.write_config(trainer.task.name, trainer.variant, trainer.cfg, trainer.precision)
             self._start(everyone, folder, refused)
             status = "failed"
+
+            def end(listener: Listener) -> None:
+                listener.on_end(status, trainer.result())
+
             for listener in reversed(everyone):  # a stack calls the last one first, and all of them even if one raises
-                ends.callback(lambda each=listener: each.on_end(status, trainer.result()))
+                ends.callback(end, listener)
             try:
                 self._train(everyone, folder)
                 status = "done"
