@@ -113,7 +113,7 @@ def show(table: RenderableType, data: bool = False) -> None:
     Raises:
         OutputError: the table is the result and cannot be written.
     """
-    _channel(data).print(table)
+    (_Plain(streams.Results()) if data else talk).print(table)
 
 
 def show_page(text: str) -> None:
@@ -138,10 +138,6 @@ def tell(text: str, data: bool) -> None:
         OutputError: the lines are the result and cannot be written.
     """
     put(text) if data else say(text)
-
-
-def _channel(data: bool) -> Console:
-    return _Plain(streams.Results()) if data else talk
 
 
 def width() -> int:

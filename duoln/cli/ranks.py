@@ -86,12 +86,9 @@ def launch(count: int, args: argparse.Namespace) -> int:
         if code > 0 and (dead == 0 or first > RankError.exit_code):
             return first  # rank 0 has reported the error, unless its error is only that another rank ended
         last_words = _last_words(heard[dead]) if dead else ""
-        raise RankError(f"rank {dead} {_how_it_ended(code)}; the other ranks were ended. Go on from the last "
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise RankError(f"rank {dead} {how}; the other ranks were ended. Go on from the last "
                         f"checkpoint with\n{resume_command(args.words, args.out)}{last_words}")
-
-
-def _how_it_ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def _last_words(heard: Path) -> str:
