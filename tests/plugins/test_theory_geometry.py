@@ -1,6 +1,4 @@
-"""The Fisher information against its definition, with derivatives by complex steps, the paper's statements, and the metric
-along the magnitude of the weights.
-"""
+"""The Fisher information against its definition, the paper's statements, and the metric along the magnitude of the weights."""
 
 import itertools
 
@@ -133,9 +131,7 @@ def test_the_metric_of_gaussian_outputs_in_closed_form(norm, numpy_backend):
 
 
 def test_scales_shifts_and_sure_predictions(numpy_backend, monkeypatch):
-    """Batch and layer norm see no scale, batch norm no shift. The variance of a sure prediction is small: weight norm does
-    not see longer weights, the plain model does.
-    """
+    """Batch and layer norm see no scale, batch norm no shift, and the plain model alone is surer with longer weights."""
     monkeypatch.setattr(magnitude, "CASES", 60)
     measured = magnitude.measure(numpy_backend, seed=3)
     by = {(e["change"], e["family"], e["norm"]): e for e in measured.content["effects"]}
