@@ -19,8 +19,7 @@ import numpy as np
 
 from duoln import Stream, ops
 from duoln.backends.protocol import Backend
-from duoln.core import Tensor, value_and_grad
-from duoln.core.tape import Tape
+from duoln.core import Tensor, value_and_grad, vjp
 from duoln.plugins.theory import report
 from duoln.plugins.theory.report import Report, Statement, most, relative, tensor
 
@@ -65,13 +64,11 @@ class Glm(NamedTuple):
 
     @property
     def inputs(self) -> int:
-        count: int = self.weight.shape[0]
-        return count
+        return len(self.weight)
 
     @property
     def outputs(self) -> int:
-        count: int = self.weight.shape[1]
-        return count
+        return len(self.gain)
 
     @property
     def width(self) -> int:
@@ -113,24 +110,19 @@ def predictor(glm: Glm, backend: Backend) -> np.ndarray:
 def jacobian(glm: Glm, backend: Backend) -> np.ndarray:
     """Derivatives of every natural parameter by every parameter: (cases, outputs, parameters).
 
-    One walk of the tape for each natural parameter; the formulas of the derivatives are not used.
+    One walk back for each natural parameter; the formulas of the derivatives are not used.
     """
-    tape = Tape()
-    params = [Tensor(backend.asarray(a, "float64"), backend, tape.new_place()) for a in glm[2:]]
-    out = predict(glm.norm, tensor(glm.x, backend), *params)
-    tape.closed = True
-    assert out.node is not None
-    rows = np.zeros((*out.shape, glm.outputs, glm.width))
-    seed = np.zeros(out.shape)
+    x = tensor(glm.x, backend)
+    out, back = vjp(lambda *params: predict(glm.norm, x, *params), *(tensor(a, backend) for a in glm[2:]))
+    rows, seed = np.zeros((*out.shape, glm.outputs, glm.width)), np.zeros(out.shape)
     for case, output in np.ndindex(out.shape):
         seed[case, output] = 1.0
-        gradients = tape.backward(backend, {out.node.place: backend.asarray(seed, "float64")}, keep=True)
+        weight, gain, bias = back(tensor(seed, backend))
         seed[case, output] = 0.0
-        weight, gain, bias = (gradients[p.node.place] if p.node else None for p in params)
-        rows[case, output, :, :glm.inputs] = backend.to_numpy(weight).T
-        rows[case, output, :, glm.inputs] = backend.to_numpy(bias)
+        rows[case, output, :, :glm.inputs] = weight.numpy().T
+        rows[case, output, :, glm.inputs] = bias.numpy()
         if glm.norm != "none":
-            rows[case, output, :, -1] = backend.to_numpy(gain)
+            rows[case, output, :, -1] = gain.numpy()
     return rows.reshape(*out.shape, -1)
 
 

@@ -1,13 +1,11 @@
-"""The Fisher information against its definition, with derivatives by complex steps, the paper's statements, and the metric
-along the magnitude of the weights.
-"""
+"""The Fisher information against its definition, the paper's statements, and the metric along the magnitude of the weights."""
 
 import itertools
 
 import numpy as np
 import pytest
 
-from duoln.plugins.theory import geometry, magnitude
+from duoln.plugins.theory import geometry, magnitude, report
 from duoln.plugins.theory.geometry import FAMILIES, LOGISTIC, NORMS, exact, random_glm
 
 
@@ -86,9 +84,9 @@ def test_families_are_what_their_names_say():
 @pytest.mark.parametrize(("seed", "cases"), [(0, 100), *(pytest.param(seed, 40, marks=pytest.mark.long) for seed in (1, 2, 3))])
 def test_every_statement_is_as_it_is_known_to_be(seed, cases, numpy_backend, monkeypatch):
     monkeypatch.setattr(geometry, "CASES", cases)
-    report = geometry.measure(numpy_backend, seed)
-    assert report.agrees and len(report.content["statements"]) == 23
-    assert {(s["where"], s["holds"]) for s in report.content["statements"]} >= {
+    measured = geometry.measure(numpy_backend, seed)
+    assert measured.agrees and len(measured.content["statements"]) == 23
+    assert {(s["where"], s["holds"]) for s in measured.content["statements"]} >= {
         ("eq. 13", False), ("eq. 13", True), ("eq. 32", False), ("eq. 35", False)}
 
 
@@ -102,6 +100,10 @@ def test_a_wrong_measurement_is_told(name, wrong, wheres, numpy_backend, monkeyp
     right = getattr(geometry, name)
     monkeypatch.setattr(geometry, name, lambda *args: wrong(right(*args)))
     assert {s["where"] for s in geometry.measure(numpy_backend).content["statements"] if not s["agrees"]} == wheres
+
+
+def test_a_nan_is_the_greatest():
+    assert np.isnan(report.most([1.0, float("nan"), 0.5]))
 
 
 def test_the_plain_models_gradient_is_along_its_weights_too(numpy_backend):
@@ -129,12 +131,10 @@ def test_the_metric_of_gaussian_outputs_in_closed_form(norm, numpy_backend):
 
 
 def test_scales_shifts_and_sure_predictions(numpy_backend, monkeypatch):
-    """Batch and layer norm see no scale, batch norm no shift. The variance of a sure prediction is small: weight norm does
-    not see longer weights, the plain model does.
-    """
+    """Batch and layer norm see no scale, batch norm no shift, and the plain model alone is surer with longer weights."""
     monkeypatch.setattr(magnitude, "CASES", 60)
-    report = magnitude.measure(numpy_backend, seed=3)
-    by = {(e["change"], e["family"], e["norm"]): e for e in report.content["effects"]}
+    measured = magnitude.measure(numpy_backend, seed=3)
+    by = {(e["change"], e["family"], e["norm"]): e for e in measured.content["effects"]}
     for norm in NORMS:
         sees_nothing = norm in ("batch", "layer")
         for change, ratio in (("inputs x 4", 16), ("inputs x 0.25", 1 / 16), ("weights x 4", 1)):
@@ -143,7 +143,7 @@ def test_scales_shifts_and_sure_predictions(numpy_backend, monkeypatch):
         effect = by["inputs + 3", "gaussian", norm]
         assert (max(abs(effect["least"] - 1), abs(effect["greatest"] - 1)) < 1e-9) == (norm == "batch")
         assert by["weights x 4", "logistic", norm]["ratio"] == pytest.approx(1) if norm != "none" else by["weights x 4", "logistic", norm]["ratio"] < 0.5
-    assert report.agrees
+    assert measured.agrees
 
 
 @pytest.mark.parametrize(("norm", "change", "agrees"), [("layer", "inputs x 4", False), ("layer", "inputs + 3", True), ("none", "inputs x 4", True)])

@@ -47,9 +47,7 @@ def test_plain_gradients_vanish_and_explode(numpy_backend, monkeypatch):
     spans = {(s["cell"], s["norm"]): s["span"] for s in content["spans"] if s["seed"] == 0}
     first = [walk["gradient"][0] for walk in content["walks"] if (walk["cell"], walk["norm"], walk["scaled"]) == ("rnn", "none", "w_h")]
     assert spans["rnn", "none"] == pytest.approx(np.log10(max(first) / min(first)))
-    assert all(spans[cell, "none"] > 8 for cell in ("rnn", "lstm", "gru"))
-    assert spans["lstm", "layer"] < 0.1 and spans["gru", "layer"] < 0.01
-    assert spans["rnn", "layer"] < spans["rnn", "none"] / 2
+    assert all(spans[cell, "layer"] < spans[cell, "none"] / 2 for cell in ("rnn", "lstm", "gru"))
 
 
 def test_an_explosion_is_a_finding_not_a_warning(numpy_backend, monkeypatch):
