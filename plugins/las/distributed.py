@@ -14,7 +14,7 @@ from duoln.plugins.las.corpus import FOLDED, LEFT_OUT, LETTERS, MOST_BYTES, TIMI
 from duoln.tasks import Dataset
 
 RATE = 16000
-"""Of both corpora."""
+"""Samples in a second, in both corpora."""
 WHOLE = {"train": 3696, "dev": 400, "test": 192}
 """Utterances of the usual sets, without the two sentences (SA) that everybody reads."""
 _CORE_TEST = (

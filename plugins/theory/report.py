@@ -25,7 +25,7 @@ _PERCENT = 0.005
 
 
 class Report(NamedTuple):
-    """What an analysis measured."""
+    """The figures of an analysis."""
 
     summary: str
     agrees: bool | None

@@ -1,4 +1,4 @@
-"""What is measured while the variants of a task are trained from their start.
+"""Measurements while the variants of a task are trained from their start.
 
 Covariate shift: how far the distributions of layers' inputs move between updates. The paper's section 3 says that fixed
 means and variances of summed inputs reduce it; the chapter on Listen, Attend and Spell says that layer norm has nothing
