@@ -221,3 +221,16 @@ def test_the_table_of_curves_names_the_dataset(tmp_path):
     header, row = write_csv(series_of(Task(), [curve]), tmp_path / "curves.csv").read_text().splitlines()
     assert header.split(",")[:5] == ["run", "variant", "batch_size", "dataset", "provenance"]
     assert row.split(",")[:5] == ["ln", "ln", "4", "digits", "original"]
+
+
+def test_what_a_resumed_run_went_back_behind_is_no_longer_its_own(tmp_path):
+    run = tmp_path / "ln"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"task": "t", "variant": "ln", "precision": "float32", "config": {"batch_size": 4}}))
+    start = {"event": "start", "dataset": {"name": "digits", "provenance": "original"}}
+    entries = [start, *({"event": kind, "update": k, "loss": 1.0, "epoch": 1.0, "wall_s": 0.5} for k in (1, 2, 3) for kind in ("update", "evaluation")),
+               {"event": "norm_stats", "update": 3, "layers": {}}, {"event": "end", "status": "done"}, {**start, "first_update": 2}]
+    (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    [curve] = read_curves([run])
+    assert [p["update"] for p in curve.points] == [update for update, _ in curve.losses] == [1, 2]
+    assert not curve.layers and curve.result == {} and len(curve.starts) == 2
