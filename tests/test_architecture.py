@@ -189,7 +189,7 @@ def test_only_runtime_knows_kernels():
         cases = f"{i.module}.{i.name}".rstrip(".")
         if importer == "extend":
             return bool(re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){1,2}|(host|native|registry)(\.\w+)?)", cases))
-        if re.match(r"duoln/testing/(emulation|guarded)\.py", i.file) and re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){0,2}|host)", cases):
+        if re.match(r"duoln/testing/(emulation|guard_pages)\.py", i.file) and re.fullmatch(r"duoln\.kernels\.(launch(\.\w+){0,2}|host)", cases):
             return True
         if re.match(r"duoln/(bench/(survey_parts|device)|testing/checks)\.py", i.file) and re.fullmatch(
                 r"duoln\.kernels\.(settings|registry|recurrent\.cells|device_limits|recurrent\.cuda_walk|launch(\.cuda)?)(\.\w+)?", cases):

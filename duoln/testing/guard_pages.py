@@ -1,20 +1,30 @@
 """Puts NumPy's arrays between pages without access rights, so that an access outside an array ends the process.
 
     guard_pages.install("end")      # arrays end where the page behind them begins; "start" for the page before
+    python -m duoln.testing.guard_pages MODULE OPERATOR end     # tries the cases of a registered operator so
 
 NumPy lets a program put its own allocator in the place of malloc (NEP 49), so every array is guarded from then on:
 inputs, results and temporaries. Fresh memory is all ones, which is NaN as a float: a rule that reads what
 it never wrote shows it. An address sanitizer would see less: it watches compiled code that was built for it, and these
-rules are NumPy calls. To be installed once in a process of its own, which has to end by `os._exit`.
+rules are NumPy calls. To be installed once in a process of its own, which has to end by `os._exit`. The program names
+each rule and case before it runs, so that the last name is that of what ended the process.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import mmap
+import os
+import sys
 from typing import Any, Literal
 
 import numpy as np
+
+from duoln import runtime
+from duoln.core import Rule
+from duoln.kernels import host, registry
+from duoln.testing import selftest
 
 Side = Literal["start", "end"]
 
@@ -98,3 +108,40 @@ def install(side: Side) -> _Guarded:
     set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER])
     set_handler(new(ctypes.addressof(guarded.handler), guarded.name, None))
     return guarded
+
+
+# The program that tries an operator --------------------------------------------------------------------
+
+_allocators: list[object] = []
+"""The allocator outlives every array."""
+
+
+def main(module: str, name: str, side: Side) -> int:
+    """Try each case by each rule; the exit code."""
+    importlib.import_module(module)
+    backend = runtime.backend("numpy")
+    known = registry.registered()[name]
+    cases = [case for case in known.cases() if not case.gpu]
+
+    def begin(case: registry.Case, rule: Rule) -> None:
+        os.write(1, f"rule '{rule.name}', case {case}\n".encode())
+
+    for case in cases:
+        list(selftest.run(backend, [case], 1, begin))  # what is made once lies in ordinary memory
+    host.empty = np.empty  # without what it adds for cache lines
+    _allocators.append(install(side))
+    os.write(1, b"guarded\n")
+    wrong = [f"rule '{o.rule}', case {o.case}: {o.words}"
+             for case in cases for o in selftest.run(backend, [case._replace()], 2, begin) if not o.right]
+    os.write(2, "\n".join(wrong).encode())
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    code = 1
+    try:
+        code = main(*sys.argv[1:])  # type: ignore[arg-type]
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    sys.stderr.flush()
+    os._exit(code)  # what is left of the arrays outlives the interpreter's ability to call their allocator

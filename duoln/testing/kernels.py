@@ -89,7 +89,7 @@ def _guarded(op: Op[..., Any]) -> str:
                          "__main__")
     tried: list[str] = []
     for side in ("end", "start"):
-        done = subprocess.run(processes.command("duoln.testing.guarded", op.__module__, op.name, side), text=True,
+        done = subprocess.run(processes.command("duoln.testing.guard_pages", op.__module__, op.name, side), text=True,
                               capture_output=True, check=False,
                               env=processes.environment({"DUOLN_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}))
         every = done.stdout.splitlines()

@@ -1,10 +1,8 @@
 """Finding data: in the user's folders, in the cache, then on mirrors, whose files are checked."""
 
-import contextlib
 import gzip
 import hashlib
 import http.server
-import logging
 import os
 import socket
 import subprocess
@@ -12,7 +10,6 @@ import sys
 import threading
 from pathlib import Path
 
-import pooch
 import pytest
 
 from duoln.data.files import Resource, data_folders, find
@@ -257,20 +254,6 @@ def test_cache_that_cannot_be_made_is_named(tmp_path, server, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("DUOLN_CACHE", str(tmp_path / "file"))
     check_error(DataMissingError, lambda: find(_resource(server.url + "good")), str(tmp_path / "file"), "Error")
-
-
-@pytest.mark.parametrize("kind", ["good", "missing"])
-def test_pooch_says_nothing_during_a_download_and_what_it_likes_afterwards(cache, server, monkeypatch, kind):
-    logger = pooch.get_logger()
-    records = []
-    handler = logging.Handler()
-    handler.emit = records.append
-    monkeypatch.setattr(logger, "handlers", [handler])
-    monkeypatch.setattr(logger, "level", logging.INFO)
-    with contextlib.suppress(DataMissingError):
-        find(_resource(server.url + kind))
-    assert (server.asked, records) == ([f"/{kind}"], [])
-    assert logger.level == logging.INFO
 
 
 def test_looking_in_folders_does_not_load_pooch(cache):

@@ -14,7 +14,6 @@ import zipfile
 from pathlib import Path
 
 import bombs
-import fuzzing
 import hostile_readers
 import numpy as np
 import pytest
@@ -162,21 +161,6 @@ def test_a_config_without_a_variant(tmp_path):
     check_error(DataFormatError, lambda: hostile_readers.hostile_runs.read_model(tmp_path / "config.json"), "a text as variant", "None")
 
 
-# The fuzzer itself ------------------------------------------------------------------------------------
-
-def test_cases_come_back():
-    for name in hostile_readers.READERS:
-        assert hostile_readers.case(name, 5) == hostile_readers.case(name, 5)
-
-
-def test_every_blow_does_something():
-    import random
-
-    text = b'{"a": 1, "b": [2, 3], "c": "x"}' * 20
-    for blow in fuzzing._BLOWS:
-        assert any(blow(random.Random(k), text, text[::-1]) != text for k in range(20)), blow.__name__
-
-
 # Bombs ------------------------------------------------------------------------------------------------
 
 MOST_MIB = 700
@@ -198,10 +182,3 @@ def test_bombs_are_refused_or_read_within_the_bound(part, tmp_path):
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == len(bombs.BOMBS[part::PARTS])
     assert [row for row in rows if row["outcome"] not in ("refused", "read") or row["peak_mib"] > MOST_MIB] == []
-
-
-def test_every_reader_has_a_bomb():
-    in_memory = {"images (CIFAR-10 binary)", "question"}  # their readers are given bytes
-    for make in (True, False):
-        named = {b.name for b in bombs.BOMBS if (b.make is os.mkfifo) == make}
-        assert set(hostile_readers.READERS) - named <= (in_memory if make else set())

@@ -7,12 +7,9 @@ are different address spaces. Features that Metal does not have (lambdas, double
 import re
 from functools import cache
 from math import prod
-from pathlib import Path
 
 import pytest
-from conftest import get_backend
-
-from duoln.testing import hostgpu
+from conftest import TOOLS, get_backend
 
 mx = pytest.importorskip("mlx.core", reason="MLX is not for this platform")
 cindex = pytest.importorskip("clang.cindex", reason="libclang is a test dependency on Linux")
@@ -30,7 +27,7 @@ from duoln.kernels.registry import STORED
 from duoln.testing import selftest
 from duoln.testing.hostgpu.metal import SHARED
 
-WORDS = (Path(hostgpu.HERE) / "metal_words.h").read_text()
+WORDS = (TOOLS / "metal_words.h").read_text()
 
 
 @cache
