@@ -175,7 +175,7 @@ def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settin
     """Train one variant."""
     begin = time.perf_counter()
     losses = list(validations(norm, rate, seed, backend, settings))
-    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses, records.where(backend))
+    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, losses, records.provenance(backend))
 
 
 def measure(run: Callable[..., Run], norms: Sequence[Norm], rates: Sequence[float], seeds: int,

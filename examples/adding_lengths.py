@@ -44,7 +44,7 @@ def train(norm: Norm, rate: float, seed: int, backend: Backend, settings: Settin
 
     tested = with_population(model, params, [drawn("adding population", settings.length)["x"]])
     errors = {str(length): adding.error(model, tested, drawn("adding test", length)).item() for length in LENGTHS}
-    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, [loss], records.where(backend),
+    return Run(norm, rate, seed, seed == CHOICE_SEED, time.perf_counter() - begin, [loss], records.provenance(backend),
                {length: float(f"{error:.4g}") if math.isfinite(error) else None for length, error in errors.items()})
 
 

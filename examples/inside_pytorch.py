@@ -82,7 +82,7 @@ class LanguageModel(torch.nn.Module):
         h, states = self.lstm(self.table(ids), states)
         return self.out(h), states
 
-    def first(self, batch: int) -> Any:
+    def initial_states(self, batch: int) -> Any:
         """The states before a text."""
         zeros = torch.zeros(LAYERS, batch, self.out.in_features)
         return zeros, zeros
@@ -128,7 +128,7 @@ class Training:
         self.named, self.sizes, (self.train, self.validation) = (side, rate, seed), sizes, parts
         self.model = LanguageModel(side, sizes.symbols, sizes.width)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate)
-        self.states, self.place, self.seconds = self.model.first(sizes.batch), 0, 0.0
+        self.states, self.place, self.seconds = self.model.initial_states(sizes.batch), 0, 0.0
         self.losses = [self.validate()]
 
     def loss(self, piece: torch.Tensor, states: Any) -> tuple[torch.Tensor, Any]:
@@ -139,14 +139,14 @@ class Training:
     def validate(self) -> float:
         """The loss of the held-out text."""
         with torch.no_grad():
-            return float(self.loss(self.validation, self.model.first(self.validation.shape[1]))[0])
+            return float(self.loss(self.validation, self.model.initial_states(self.validation.shape[1]))[0])
 
     def go_on(self, updates: int) -> None:
         """Some updates, each on the piece of text after that before; then a validation."""
         begin = time.perf_counter()
         for _ in range(updates):
             if self.place + self.sizes.steps >= len(self.train):
-                self.states, self.place = self.model.first(self.sizes.batch), 0
+                self.states, self.place = self.model.initial_states(self.sizes.batch), 0
             piece = self.train[self.place:self.place + self.sizes.steps + 1]
             self.place += self.sizes.steps
             self.optimizer.zero_grad()
@@ -180,7 +180,7 @@ def columns(characters: np.ndarray, batch: int, steps: int) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(characters[:length * batch].reshape(batch, length).T))
 
 
-def trained(named: Sequence[tuple[str, float, int]], sizes: Sizes, parts: Sequence[torch.Tensor], updates: int,
+def train_in_turns(named: Sequence[tuple[str, float, int]], sizes: Sizes, parts: Sequence[torch.Tensor], updates: int,
             every: int) -> list[Run]:
     """Trainings in turns, each by its side, rate and seed."""
     trainings = [Training(*each, sizes, parts) for each in named]
@@ -223,10 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
              columns(characters[-held_out:], 8, sizes.steps)[:512])
     runs: list[Run] = []
     for rate in RATES:
-        runs += trained([(side, rate, 0) for side in SIDES], sizes, parts, asked.updates, asked.every)
+        runs += train_in_turns([(side, rate, 0) for side in SIDES], sizes, parts, asked.updates, asked.every)
     best = {side: Record({}, runs).results(side)[0].rate for side in SIDES}
     for seed in range(1, SEEDS):
-        runs += trained([(side, best[side], seed) for side in SIDES], sizes, parts, asked.updates, asked.every)
+        runs += train_in_turns([(side, best[side], seed) for side in SIDES], sizes, parts, asked.updates, asked.every)
     record = Record({**sizes._asdict(), "updates": asked.updates, "every": asked.every, "text": asked.text.name,
                      "duoln": duoln.__version__, "torch": torch.__version__, "threads": torch.get_num_threads(),
                      "device": duoln.backend("numpy").device}, runs)

@@ -121,7 +121,8 @@ class Record(NamedTuple):
 
     def updates(self, cell: Cell, norm: str) -> list[float]:
         """The updates of each seed until the problem is learnt; infinite if it is not."""
-        ends = [learnt(run.losses) for run in self._of_map() if (run.norm, run.length, run.batch_size) == (norm, *cell)]
+        ends = [solved_at(run.losses) for run in self._of_map()
+                if (run.norm, run.length, run.batch_size) == (norm, *cell)]
         every: int = self.settings["every"]
         return [math.inf if end is None else end * every for end in ends]
 
@@ -154,7 +155,7 @@ class Record(NamedTuple):
         return [run for run in self.runs if self.rates.get(run.norm) == run.rate and not run.choice]
 
 
-def learnt(losses: Sequence[float]) -> int | None:
+def solved_at(losses: Sequence[float]) -> int | None:
     """The number of the first of `IN_A_ROW` validations in a row below `LEVEL`, from 1; None if there are none."""
     for first in range(len(losses) - IN_A_ROW + 1):
         if all(loss < LEVEL for loss in losses[first:first + IN_A_ROW]):
@@ -162,7 +163,7 @@ def learnt(losses: Sequence[float]) -> int | None:
     return None
 
 
-def opened(folder: Path, backend: str, settings: Mapping[str, Any]) -> Record:
+def open_record(folder: Path, backend: str, settings: Mapping[str, Any]) -> Record:
     """The record in a folder, or an empty one.
 
     Raises:
@@ -185,13 +186,13 @@ def train(cell: Cell, norm: Norm, rate: float, seed: int, backend: Backend, sett
     choice, begin, losses = seed == CHOICE_SEED, time.perf_counter(), list[float]()
     for loss in adding.validations(norm, rate, seed, backend, of_cell):
         losses.append(loss)
-        if not choice and learnt(losses) is not None:
+        if not choice and solved_at(losses) is not None:
             break
     return Run(norm, cell.length, cell.batch_size, rate, seed, choice, round(time.perf_counter() - begin, 1), losses,
-               records.where(backend))
+               records.provenance(backend))
 
 
-def planned(lengths: Sequence[int], batches: Sequence[int], seeds: int) -> Iterator[tuple[int, Cell]]:
+def plan_runs(lengths: Sequence[int], batches: Sequence[int], seeds: int) -> Iterator[tuple[int, Cell]]:
     """The seeds and cells in their order: a whole map of one seed before the next, the quick cells first."""
     cells = [Cell(length, size) for length in lengths for size in batches]
     cells.sort(key=lambda cell: cell.length * cell.batch_size)
@@ -208,7 +209,7 @@ def measure(record: Record, out: Path, backend: Backend, plan: Iterator[tuple[in
         made = train(cell, norm, rate, seed, backend, settings)
         record = record._replace(runs=[*record.runs, made])
         records.write(record, out / FILE)
-        end = learnt(made.losses)
+        end = solved_at(made.losses)
         print(f"length {cell.length}, batch {cell.batch_size}, norm {norm}, rate {rate:g}, seed {seed}: "
               f"{'not learnt' if end is None else f'learnt after {end * settings.every} updates'}, last error "
               f"{made.losses[-1]:.4f}, {made.seconds:.0f} s", file=sys.stderr, flush=True)
@@ -299,9 +300,10 @@ def main(argv: Sequence[str] | None = None, settings: Settings = SETTINGS) -> Re
             raise UsageError(f"[length_and_batch] {name}: expected at least {lowest}, found {value}")
     settings = dataclasses.replace(settings, updates=args.updates)
     backend = duoln.backend()
-    record = opened(args.out, backend.name, {key: value for key, value in vars(settings).items()
+    record = open_record(args.out, backend.name, {key: value for key, value in vars(settings).items()
                                              if key not in Cell._fields})
-    record = measure(record, args.out, backend, planned(args.lengths, args.batches, args.seeds), args.choose, settings)
+    runs = plan_runs(args.lengths, args.batches, args.seeds)
+    record = measure(record, args.out, backend, runs, args.choose, settings)
     print(table(record))
     for path in records.write(record, args.out / FILE, draw, summary=table(record), dataset=records.ADDING,
                               ratios=record.gains()):

@@ -77,7 +77,7 @@ class Record(NamedTuple):
     settings: Mapping[str, Any]
     runs: Sequence[Run]
 
-    def of(self, variant: str, batch_size: int) -> list[Run]:
+    def runs_of(self, variant: str, batch_size: int) -> list[Run]:
         """The runs of a variant and a batch size, one a seed."""
         return [run for run in self.runs if (run.variant, run.batch_size) == (variant, batch_size)]
 
@@ -123,12 +123,12 @@ def table(record: Record) -> str:
     of_seeds = f"median (least to greatest) of {seeds} seeds" if seeds > 1 else "one seed"
     lines = [f"{record.data}, 784-{hidden}-{hidden}-10 units, {of_seeds}"]
     for batch_size in BATCH_SIZES:
-        updates = record.of(next(iter(STYLES)), batch_size)[0].updates
+        updates = record.runs_of(next(iter(STYLES)), batch_size)[0].updates
         half = len(updates) // 2 - 1
         heads = (f"batches of {batch_size}", *(f"train NLL, update {updates[k]}" for k in (half, -1)), "test error")
         lines += ["", _line(heads)]
         for variant, name in STYLES.items():
-            runs = record.of(variant, batch_size)
+            runs = record.runs_of(variant, batch_size)
             lines.append(_line((name, *(spread([run.losses[k] for run in runs], ".3f") for k in (half, -1)),
                                 spread([100 * run.errors[-1] for run in runs], ".1f") + " %")))
     return "\n".join(lines)
@@ -146,7 +146,7 @@ def draw(record: Record, target: Path) -> Path:
                 sharey=True) as (whole, [panels]):
         for panel, batch_size in zip(panels, BATCH_SIZES, strict=True):
             for variant, look in style.looks(STYLES).items():
-                runs = record.of(variant, batch_size)
+                runs = record.runs_of(variant, batch_size)
                 records.draw_range(panel, runs[0].updates, [run.losses for run in runs], label=STYLES[variant],
                                    **look.marked())
             panel.set_title(f"batches of {batch_size}", fontsize=10)

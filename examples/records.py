@@ -62,7 +62,7 @@ def read(path: Path, record: Callable[..., R], run: Callable[..., Any]) -> R:
         raise DataFormatError(path, 0, "a record of runs", f"{type(error).__name__}: {error}") from error
 
 
-def where(backend: Backend) -> str:
+def provenance(backend: Backend) -> str:
     """The commit of the code and the machine, which a run notes."""
     return f"commit {commit_words(git())}, {backend.device}"
 

@@ -123,9 +123,9 @@ class Proofs:
         asked = os.environ.get("DUOLN_PROVE")
         if asked == "0":
             return Verdict(*key, TRUSTED, "DUOLN_PROVE is 0")
-        if asked != "again" and (kept := _look_up(self._kept, key, text)):
+        if asked != "again" and (kept := _look_up(self._initial_verdicts, key, text)):
             return kept
-        with _alone():
+        with _lock_proofs():
             if asked != "again" and (kept := _look_up(self._read(), key, text)):  # another rank has proved it meanwhile
                 return kept
             verdict = self._prove(key)._replace(text=text)
@@ -137,7 +137,7 @@ class Proofs:
         return verdict
 
     @cached_property
-    def _kept(self) -> list[Verdict]:
+    def _initial_verdicts(self) -> list[Verdict]:
         """The verdicts that were there at the first use of a rule."""
         return self._read()
 
@@ -163,7 +163,7 @@ class Proofs:
             except BaseException:
                 self._end()  # its answer would come for another question
                 raise
-            self._wait_no_longer()
+            self._start_idle_timer()
             if failed is None:
                 return Verdict(*key, PROVED)
             if failed["ended"]:
@@ -190,7 +190,7 @@ class Proofs:
                 raise
         return self._worker
 
-    def _wait_no_longer(self) -> None:
+    def _start_idle_timer(self) -> None:
         self._idle = threading.Timer(_IDLE_SECONDS, self._end_idle)
         self._idle.daemon = True
         self._idle.start()
@@ -211,7 +211,7 @@ class Proofs:
 
     def learn(self, verdicts: Iterable[Mapping[str, str]]) -> None:
         """Keep verdicts beside those that are there."""
-        with _alone():
+        with _lock_proofs():
             self._write(Verdict(**verdict) for verdict in verdicts)
 
     def _write(self, verdicts: Iterable[Verdict]) -> None:
@@ -254,7 +254,7 @@ def _folder() -> Path:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def _lock_proofs() -> Iterator[None]:
     """In its block no other process proves or writes: ranks agree on what runs, and none loses what another found.
 
     Where the folder cannot be written nothing is kept, so nothing is locked.

@@ -68,7 +68,7 @@ class Case(NamedTuple):
     @property
     def inputs(self) -> Arrays:
         """The operator's arrays; those of the last two cases are kept."""
-        return _made(self.make)
+        return _cached_arrays(self.make)
 
     def on_gpu(self, stored: str = "float32", net: bool = False, runs: int = 2) -> Case:
         """The same for GPUs alone."""
@@ -219,14 +219,14 @@ def case(op: Op[..., Any], *shapes: Sequence[int], length: int | None = None, la
     for key in attrs:
         if op.spec is not None and key not in known:
             raise CallError(f"[case] {op.name}: expected attributes of {', '.join(known) or 'none'}; found {key!r}")
-    named = ", ".join([*map(by, shapes), *(f"{key} {value}" for key, value in attrs.items())])
+    named = ", ".join([*map(sizes_text, shapes), *(f"{key} {value}" for key, value in attrs.items())])
     longest = max((n for shape in shapes for n in shape), default=1)
     return Case(op.name, label or named, drawn(*shapes, seed=seed), attrs, length or max(longest, 1),
                 tuple(shapes[0]) if shapes else ())
 
 
 @lru_cache(maxsize=2)
-def _made(make: Callable[[], Arrays]) -> Arrays:
+def _cached_arrays(make: Callable[[], Arrays]) -> Arrays:
     return make()
 
 
@@ -248,7 +248,7 @@ def _drawn(rng: np.random.Generator, shape: Sequence[int], scale: float) -> np.n
     return rng.standard_normal(shape).astype(np.float32) * np.float32(scale)
 
 
-def by(sizes: Sequence[int]) -> str:
+def sizes_text(sizes: Sequence[int]) -> str:
     """Sizes in words: 3 x 5."""
     return " x ".join(map(str, sizes))
 

@@ -149,7 +149,7 @@ def _whole(file: str, change: Callable[[str], str] | None = None) -> str:
     seen = {FOLDER / file}
     if file in _variants:
         return _inserted(_variants[file], FOLDER / file, seen)
-    whole = _pasted(FOLDER / file, seen, hides_names(file), change)
+    whole = _expand_file(FOLDER / file, seen, hides_names(file), change)
     return f"{_HIDDEN[0]}\n{whole}\n{_HIDDEN[1]}\n" if hides_names(file) else whole
 
 
@@ -165,7 +165,7 @@ def metal(file: str) -> tuple[str, str]:
     return whole.removesuffix(body), body
 
 
-def _pasted(path: Path, seen: set[Path], hides: bool = False, change: Callable[[str], str] | None = None) -> str:
+def _expand_file(path: Path, seen: set[Path], hides: bool = False, change: Callable[[str], str] | None = None) -> str:
     seen.add(path)
     own = path.read_text(encoding="utf-8")
     return _inserted(own if change is None else change(own), path, seen, hides)
@@ -184,7 +184,7 @@ def _inserted(own: str, path: Path, seen: set[Path], hides: bool = False) -> str
             continue
         if header not in seen:
             shows = hides and header.is_relative_to(FOLDER)  # threads are shared by all libraries
-            pasted = _pasted(header, seen, hides and not shows)
+            pasted = _expand_file(header, seen, hides and not shows)
             pieces.append(f"{_HIDDEN[1]}\n{pasted}\n{_HIDDEN[0]}\n" if shows else pasted)
         pieces.append(f'\n#line {own.count(chr(10), 0, include.end()) + 2} "{path.name}"')
         last = include.end()

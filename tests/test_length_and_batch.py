@@ -26,7 +26,7 @@ def _on_numpy(monkeypatch):
     ([0.1, 0.04, 0.03, 0.02], 2), ([0.04, 0.04, 0.06, 0.04, 0.04, 0.04], 4), ([0.04, 0.04], None), ([], None),
     ([0.04, math.nan, 0.04, 0.04], None), ([0.05, 0.05, 0.05], None), ([0.01] * 9, 1)])
 def test_learnt_is_three_validations_in_a_row_below_the_level(losses, first):
-    assert maps.learnt(losses) == first
+    assert maps.solved_at(losses) == first
 
 
 def test_a_run_ends_when_it_has_learnt_unless_a_rate_is_chosen_by_it(numpy_backend, monkeypatch):
@@ -37,7 +37,7 @@ def test_a_run_ends_when_it_has_learnt_unless_a_rate_is_chosen_by_it(numpy_backe
 
 
 def test_cells_are_planned_seed_by_seed_and_the_quick_ones_first():
-    plan = list(maps.planned([25, 500], [2, 128], 2))
+    plan = list(maps.plan_runs([25, 500], [2, 128], 2))
     cells = [Cell(25, 2), Cell(500, 2), Cell(25, 128), Cell(500, 128)]
     assert plan == [(seed, cell) for seed in (0, 1) for cell in cells]
 

@@ -57,5 +57,5 @@ def test_what_the_results_show_is_the_record():
     assert mnist.table(record) in page
     assert json.dumps(record.settings) == json.dumps(mnist.Settings()._asdict())
     for size in (128, 4):
-        pairs = zip(record.of("ln", size), record.of("bn", size), strict=True)
+        pairs = zip(record.runs_of("ln", size), record.runs_of("bn", size), strict=True)
         assert all(a < b for layer, batch in pairs for a, b in zip(layer.losses, batch.losses, strict=True)), "as the page says"

@@ -105,7 +105,7 @@ class Timer:
             self.calls = min(max(wanted, self.calls + 1), self.calls * _GROWTH, self._work.most)
 
 
-def figures(results: Iterable[np.ndarray]) -> list[float]:
+def agreement_norms(results: Iterable[np.ndarray]) -> list[float]:
     """Figures on which all sides must agree: norms of each array, of what is positive in it, and of its values
     weighted by their place, because a norm alone knows neither sign nor order. Of a large array every so-manyth value.
     """

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from duoln.bench.row import CLIP, TOKENS, Other, Row, Shape
+from duoln.bench.row import CLIP, TOKENS, PeerSide, Row, Shape
 from duoln.bench.wide import WIDE
 from duoln.core import Op, composed_only
 from duoln.core.arguments import described
@@ -114,14 +114,14 @@ def rnn(cell: str, norm: str, shape: Sequence[int], backward: bool = True) -> Ro
     return Row(f"{cell} {norm}", tuple(shape), "gradient" if backward else "forward", shapes, formula,
                len(names) if backward else 0, rule=cell, flops=of_recurrent.flops(cell, size, backward),
                moved=None if backward else of_recurrent.least_bytes(cell, size), peers={
-                   "products": [Other("our products alone", {"form": "products"}, checked=False)],
-                   "steps": [Other("duoln, by steps", {"rule": "cuda steps"})], **_of_layers(cell, norm)})
+                   "products": [PeerSide("our products alone", {"form": "products"}, checked=False)],
+                   "steps": [PeerSide("duoln, by steps", {"rule": "cuda steps"})], **_of_layers(cell, norm)})
 
 
-def _of_layers(cell: str, norm: str) -> dict[str, list[Other]]:
+def _of_layers(cell: str, norm: str) -> dict[str, list[PeerSide]]:
     """The sides of PyTorch that there are of a variant."""
-    def side(name: str, form: str, peer: str = "torch", checked: bool = True) -> Other:
-        return Other(name, {"peer": peer, "form": form}, checked)
+    def side(name: str, form: str, peer: str = "torch", checked: bool = True) -> PeerSide:
+        return PeerSide(name, {"peer": peer, "form": form}, checked)
 
     plain = side(f"torch.nn.{cell.upper()}, no norm", "plain", checked=False)
     loop, by_compiler = side("torch loop", "loop"), [side("torch loop, compiled", "hoisted", "torch-compile")]
@@ -149,8 +149,8 @@ def attention(shape: Sequence[int], causal: bool = False, backward: bool = True)
                dict.fromkeys(names, (batch, heads, steps, width)), formula, 3 if backward else 0,
                rule="scaled_dot_product_attention", moved=None if backward else of_attention.least_bytes(size),
                flops=of_attention.flops(size, causal, backward),
-               peers={"torch": [Other("torch", {"peer": "torch"}),
-                                Other("torch, written out", {"peer": "torch", "form": "written out"})]})
+               peers={"torch": [PeerSide("torch", {"peer": "torch"}),
+                                PeerSide("torch, written out", {"peer": "torch", "form": "written out"})]})
 
 
 # A language model -------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def language_model(subject: str, sizes: Sequence[int] = Sizes(), form: str = "")
     what = f"{TOKENS} sampled tokens" if samples else "an update"
     return Row(f"language model, {what}", size, "tokens" if samples else "step", shapes, formula, len(params),
                compiled=True, clip=None if samples else CLIP, form=form, peers={"torch": [
-                   Other(name, {"peer": "torch", "form": form}, form != "plain") for name, form in sides.items()]})
+                   PeerSide(name, {"peer": "torch", "form": form}, form != "plain") for name, form in sides.items()]})
 
 
 # A training step, the parts that a user meets, a device -----------------------------------------------
@@ -209,8 +209,8 @@ def train(task: str, variant: str, preset: str | None, settings: Mapping[str, An
     others = {key: value for key, value in settings.items() if key != "batch_size"}
     return Row(f"{task} {variant}", (settings["batch_size"],), "step", own="steps",
                settings={**({} if preset is None else {"preset": preset}), **others}, peers={
-                   "eager": [Other("duoln, eager", {"form": "eager"})],
-                   "torch-compile": [Other("torch, compiled", {"peer": "torch", "form": "compiled"})]})
+                   "eager": [PeerSide("duoln, eager", {"form": "eager"})],
+                   "torch-compile": [PeerSide("torch, compiled", {"peer": "torch", "form": "compiled"})]})
 
 
 _LAYER, _MODEL = (50, 32, 256, 256), Sizes(width=256)

@@ -11,7 +11,7 @@ import duoln
 from duoln import Tensor, ops, optim, runtime
 from duoln.backends.protocol import Array, Backend
 from duoln.bench import machine
-from duoln.bench.clock import MOST_CALLS, Work, figures
+from duoln.bench.clock import MOST_CALLS, Work, agreement_norms
 from duoln.bench.row import RATE, TOKENS, WEIGHT_DECAY, Call, Functions, Row, listed
 from duoln.core import Op, Rule, composed_only, each_rule
 from duoln.core.gradient import pullback
@@ -62,7 +62,7 @@ def prepare(row: Row, asked: Mapping[str, Any]) -> Work:
     if row.cache != "running" and facts.get("rule", "composed") != "composed":
         _check(row, functions, copies[0], host, facts["rule"])
     capture = getattr(backend, "device_seconds", lambda run: None)
-    return Work(lambda k: calls[k % len(calls)](), figures(host), facts, lambda results: backend.wait(
+    return Work(lambda k: calls[k % len(calls)](), agreement_norms(host), facts, lambda results: backend.wait(
         [t.data for t in results]), keeps=None if backend.lazy else len(calls),
         most=max(min(MOST_CALLS, _RESULT_BYTES // max(size, 1)), 1) if backend.lazy else MOST_CALLS, capture=capture)
 
@@ -179,7 +179,7 @@ def _timed(name: str, values: Sequence[Tensor | None], attrs: Mapping[str, Any])
     return operator(name)(*values, **attrs)
 
 
-def _given(cell: str, norm: str, arrays: Mapping[str, Tensor]) -> dict[str, Any]:
+def _cell_arguments(cell: str, norm: str, arrays: Mapping[str, Tensor]) -> dict[str, Any]:
     """The arguments of a cell's operators."""
     norms = norm_shapes(cell, norm, 1)
     return {**{name: value for name, value in arrays.items() if name not in norms}, "norm": norm,
@@ -187,14 +187,14 @@ def _given(cell: str, norm: str, arrays: Mapping[str, Tensor]) -> dict[str, Any]
 
 
 def _recurrent(cell: str, norm: str, arrays: Mapping[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
-    out, *states = getattr(ops, cell)(**_given(cell, norm, arrays))
+    out, *states = getattr(ops, cell)(**_cell_arguments(cell, norm, arrays))
     return out, states
 
 
 def _by_steps(cell: str, norm: str, arrays: Mapping[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
     """A single time step, by the operator of a step."""
     step = getattr(ops, f"{cell}_step")
-    states = listed(step(**_given(cell, norm, {**arrays, "x": arrays["x"][0]})))
+    states = listed(step(**_cell_arguments(cell, norm, {**arrays, "x": arrays["x"][0]})))
     return states[0].reshape((1, *states[0].shape)), states
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from duoln.bench import machine
-from duoln.bench.clock import DeviceSeconds, Work, figures
+from duoln.bench.clock import DeviceSeconds, Work, agreement_norms
 from duoln.bench.row import RATE, TOKENS, WEIGHT_DECAY, Call, Functions, Row, listed
 from duoln.errors import UsageError
 from duoln.kernels.registry import timed
@@ -34,7 +34,7 @@ def prepare(row: Row, asked: Mapping[str, Any]) -> Work:
     device = device_for(runtime.choose(asked["backend"])[0].name)
     made = row.arrays()
     machine.begin_peak()
-    copies = [[torch.tensor(_turned(name, array), device=device) for name, array in made.items()]
+    copies = [[torch.tensor(_to_torch_layout(name, array), device=device) for name, array in made.items()]
               for _ in range(row.copies(made))]
     functions, by_compiler = _Forms(torch, asked).functions(), asked["peer"] == "torch-compile" and "form" not in asked
     calls = [_call(torch, row, functions, tensors, by_compiler) for tensors in copies]
@@ -48,13 +48,13 @@ def prepare(row: Row, asked: Mapping[str, Any]) -> Work:
                if row.passes == "tokens" else calls[0])()
     described = {**facts(device), "peak_bytes": machine.peak()}  # without the figures
     names = ["", *row.names] if row.passes in ("gradient", "step", "update") else [""] * len(results)
-    host = [_turned(name, t.detach().cpu().numpy(), back=True) for name, t in zip(names, results, strict=False)
+    host = [_to_torch_layout(name, t.detach().cpu().numpy(), back=True) for name, t in zip(names, results, strict=False)
             if t is not None]
-    return Work(lambda k: calls[k % len(calls)](), figures(host), described, wait, keeps=len(calls),
+    return Work(lambda k: calls[k % len(calls)](), agreement_norms(host), described, wait, keeps=len(calls),
                 capture=lambda run: graph_seconds(run) if device == "cuda" else None)
 
 
-def _turned(name: str, array: np.ndarray, back: bool = False) -> np.ndarray:
+def _to_torch_layout(name: str, array: np.ndarray, back: bool = False) -> np.ndarray:
     """An array in PyTorch's layout: weights (out, in) and images (batch, channels, height, width); or back from it."""
     if array.dtype.kind == "i":
         return array.astype(np.int64)

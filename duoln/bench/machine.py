@@ -34,7 +34,7 @@ def host() -> dict[str, Any]:
             "python": platform.python_version()}
 
 
-def side() -> dict[str, Any]:
+def process_facts() -> dict[str, Any]:
     """The libraries and settings of the process of one side."""
     return {"duoln": duoln.__version__, "numpy": np.__version__, "blas_core": openblas.loaded_core(), "flags": flags(),
             "native": runtime.native_facts()}
@@ -56,7 +56,7 @@ def default_label(backend: Backend) -> str:
     return f"{platform.system()} {platform.machine()}, {backend.device}, {backend.name}"
 
 
-def busy() -> str | None:
+def load_remark() -> str | None:
     """A remark if other work was running on this machine in the last minute; None where the system does not say."""
     if not hasattr(os, "getloadavg"):
         return None

@@ -32,7 +32,7 @@ CACHE_BYTES = 128 << 20
 EPYC core complex 32 or 96 MiB. Cold inputs rotate through more than twice this."""
 
 
-class Other(NamedTuple):
+class PeerSide(NamedTuple):
     """A side beside ours: its name, in what its request differs, and whether its figures must agree with ours."""
 
     name: str
@@ -66,7 +66,7 @@ class Row(NamedTuple):
     flops: int | None = None
     given: Mapping[str, np.ndarray] = {}
     """Arrays in the place of drawn ones."""
-    peers: Mapping[str, Sequence[Other]] = {}
+    peers: Mapping[str, Sequence[PeerSide]] = {}
     """The sides of a peer, if it has not one of its name."""
     rounds: int | None = None
     """The most turns, of one run each, where a run takes seconds."""
@@ -96,9 +96,9 @@ class Row(NamedTuple):
         size = sum(array.nbytes for array in arrays.values())
         return 2 * CACHE_BYTES // size + 2 if self.cache == "cold" else 1
 
-    def sides(self, peers: Sequence[str]) -> list[Other]:
+    def sides(self, peers: Sequence[str]) -> list[PeerSide]:
         """The sides of these peers."""
-        return [side for peer in peers for side in self.peers.get(peer, [Other(peer, {"peer": peer})])]
+        return [side for peer in peers for side in self.peers.get(peer, [PeerSide(peer, {"peer": peer})])]
 
     def _drawn(self, name: str, shape: Shape) -> np.ndarray:
         stream = Stream(0, "bench").child(name)

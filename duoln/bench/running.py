@@ -10,7 +10,7 @@ from duoln.backends.protocol import Backend
 from duoln.bench import groups, in_duoln
 from duoln.bench.records import make_case, make_record
 from duoln.bench.row import Row
-from duoln.bench.turns import KEEP_MEMORY, Entry, Kept
+from duoln.bench.turns import KEEP_MEMORY, Entry, SidePool
 from duoln.errors import DuolnError
 from duoln.kernels.device_limits import memory
 
@@ -47,7 +47,8 @@ class Bench:
         sides: of all rows.
     """
 
-    def __init__(self, kind: str, backend: Backend, say: Callable[[str], None], label: str | None, sides: Kept) -> None:
+    def __init__(self, kind: str, backend: Backend, say: Callable[[str], None], label: str | None,
+                 sides: SidePool) -> None:
         self._kind, self._backend, self._say, self._label, self._sides = kind, backend, say, label, sides
         self._copied: list[float] = []
         self._copy: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from duoln.bench import groups
 from duoln.bench.device import LIMITS
 from duoln.bench.running import Bench, Plan
 from duoln.bench.survey import options, save
-from duoln.bench.turns import Kept
+from duoln.bench.turns import SidePool
 
 _PATIENCE, _TURN_SECONDS = 60.0, 20.0
 """Seconds for which a side may load its libraries, which takes long from a disk that nobody has read, or prepare
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     backend = runtime.backend(args.backend)
     wanted = plans(args.what, backend.name, args.quick, find_spec("torch") is not None)
-    with Kept(_PATIENCE, _TURN_SECONDS) as sides:
+    with SidePool(_PATIENCE, _TURN_SECONDS) as sides:
         kind = "train" if args.what == "steps" else args.what
         bench = Bench(kind, backend, lambda line: print(line, flush=True), None, sides)
         bench.time(wanted, 2 if args.quick else 5, _RUNS, lambda record: save(record, args.json))

@@ -60,7 +60,7 @@ def _begin(asked: dict[str, Any]) -> Timer:
     """Prepare the work, and print its facts."""
     work = prepare(asked)
     timer = Timer(work)
-    facts = {"side": asked["peer"] or "duoln", **work.facts, **machine.side(), "calls": timer.calls,
+    facts = {"side": asked["peer"] or "duoln", **work.facts, **machine.process_facts(), "calls": timer.calls,
              "warmups": timer.warmups, "checks": work.checks, "is_training": work.is_training,
              "no_graph": timer.no_graph}
     print(json.dumps(facts), flush=True)

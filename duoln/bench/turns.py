@@ -141,7 +141,7 @@ class Side:
         return DuolnError(f"[bench] {self.name} stopped: {name}: {message}")
 
 
-class Kept(dict[str, Side]):
+class SidePool(dict[str, Side]):
     """Sides by their names. Their processes stay for the next comparison, because it takes seconds to start one.
 
     Args:
@@ -153,7 +153,7 @@ class Kept(dict[str, Side]):
         super().__init__()
         self._patience, self._longest = patience, longest
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> SidePool:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -18,7 +18,7 @@ from duoln.bench.groups import Sizes
 from duoln.bench.records import append_timings, check_target, write
 from duoln.bench.running import Bench, Plan, copy_words, on_cpu
 from duoln.bench.survey import PARTS, SUMMARY, parts, survey
-from duoln.bench.turns import Kept
+from duoln.bench.turns import SidePool
 from duoln.cli import console
 from duoln.cli.rows_table import RowsTable
 from duoln.core.arguments import did_you_mean
@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace, group: Group) -> int:
     backend, why = runtime.choose(args.backend)
     console.say(f"backend: {why}")
     plans = [Plan(args.kind, row, args.peer) for row in group.rows(args, checked, backend)]
-    with Kept() as sides:
+    with SidePool() as sides:
         bench = Bench(args.kind, backend, console.say, args.label, sides)
         try:
             bench.time(plans, args.rounds, args.runs,
@@ -136,7 +136,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"[bench] expected two files for --json and --append, found {args.append} for both")
     if any(peer.startswith("torch") for peer in args.peer):
         in_torch.check_installed()
-    remark = machine.busy()
+    remark = machine.load_remark()
     if remark:
         console.say(remark, style="yellow")
 

@@ -188,7 +188,7 @@ def _selftest(args: argparse.Namespace) -> int:
     reports = selftest.by_rule(selftest.run(backend, chosen, args.repeats))
     failures = [line for r in reports for line in r.failures]
     untried = [] if args.op else selftest.untried(backend, reports)
-    facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
+    facts = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.process_facts()}
     if args.json:
         console.put_json({**facts, "rules": [r._asdict() for r in reports], "untried": untried})
         return 1 if failures else 0

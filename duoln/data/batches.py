@@ -59,19 +59,19 @@ class Batches:
         return {name: a[chosen] for name, a in self.arrays.items()}
 
     def __iter__(self) -> Never:
-        raise _no_sequence("iteration over batches")
+        raise _not_indexable_error("iteration over batches")
 
     def __len__(self) -> Never:
-        raise _no_sequence("len(batches)")
+        raise _not_indexable_error("len(batches)")
 
     def __getitem__(self, key: object) -> Never:
-        raise _no_sequence("batches[...]")
+        raise _not_indexable_error("batches[...]")
 
     def __bool__(self) -> bool:
         return True
 
 
-def _no_sequence(what: str) -> CallError:
+def _not_indexable_error(what: str) -> CallError:
     return CallError(f"[Batches] expected a call, batches(step), for steps from 0 over all epochs, found {what}; "
                      "batches.steps_per_epoch is the length of an epoch")
 

@@ -149,7 +149,7 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with self._named():  # after all allowed bytes, one more is read to see whether the stream ends
+        with self._convert_gzip_errors():  # after all allowed bytes, one more is read to see whether the stream ends
             content = self._file.read(min(len(buffer), max(self._most - self._at, 1)))
         self._check(self._at + len(content))
         self._at += len(content)
@@ -159,7 +159,7 @@ class _Bounded(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         place = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}[whence] + offset
         self._check(place)
-        with self._named():
+        with self._convert_gzip_errors():
             self._at = self._file.seek(place)
         return self._at
 
@@ -169,7 +169,7 @@ class _Bounded(io.RawIOBase):
                                   "more")
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _convert_gzip_errors(self) -> Iterator[None]:
         try:
             yield
         except GZIP_ERRORS as error:

@@ -151,14 +151,14 @@ def _strict(value: Any, reasons: dict[str, str], place: str) -> Any:
         if not all(isinstance(key, str) for key in value):
             raise TypeError(f"expected texts as keys, found {next(k for k in value if not isinstance(k, str))!r:.60}")
         own: dict[str, str] = {}
-        strict = {_whole(key): _strict(item, own, key) for key, item in value.items()}
+        strict = {_escape_surrogates(key): _strict(item, own, key) for key, item in value.items()}
         if REASONS in strict and (own or _reasons_of(strict)):
             raise ValueError(f"expected another name than {REASONS!r} beside numbers that are not finite")
         return {**strict, REASONS: own} if own else strict
     if isinstance(value, list | tuple):
         return [_strict(item, reasons, f"{place}[{k}]") for k, item in enumerate(value)]
-    return _whole(value) if isinstance(value, str) else value
+    return _escape_surrogates(value) if isinstance(value, str) else value
 
 
-def _whole(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -84,7 +84,7 @@ def figure(target: Path, rows: int = 1, columns: int = 1, size: tuple[float, flo
         matplotlib.rcdefaults()
         drawn = Figure(figsize=size)  # not one of pyplot, which would choose the backend for the user's own figures
         yield drawn, drawn.subplots(rows, columns, squeeze=False, subplot_kw={"axes_class": _axes_class()}, **grid)
-        _show_as_they_are(drawn)
+        _disable_mathtext(drawn)
         drawn.tight_layout(rect=(0, bottom, 1, top))
         content = io.BytesIO()
         drawn.savefig(content, format=target.suffix[1:].lower(), dpi=_DPI)
@@ -110,7 +110,7 @@ def _axes_class() -> Any:
     return type("LabelledAxes", (Axes,), {name: labelled(getattr(Axes, name)) for name in methods})
 
 
-def _show_as_they_are(drawn: Any) -> None:
+def _disable_mathtext(drawn: Any) -> None:
     """Show each text of a figure as it is, and not as a formula. Only the numbers that matplotlib writes at an axis may
     be formulas.
 

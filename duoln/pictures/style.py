@@ -66,7 +66,8 @@ def shades(of_variant: Look, count: int) -> list[Look]:
     Each has dashes and a marker of its own.
     """
     first = _MARKERS.index(of_variant.marker)
-    others = [_of_lightness(of_variant.colour, wanted) for wanted in _apart(_lightness(of_variant.colour), count - 1)]
+    wanted = _spread_lightness(_lightness(of_variant.colour), count - 1)
+    others = [_of_lightness(of_variant.colour, each) for each in wanted]
     return [of_variant, *(Look(colour, _DASHES[(first + k) % len(_DASHES)], _MARKERS[(first + k) % len(_MARKERS)])
                           for k, colour in enumerate(others, 1))]
 
@@ -83,7 +84,7 @@ def run_looks(of_runs: Sequence[str], variants: Iterable[str]) -> list[Look]:
     return [next(left[variant]) for variant in of_runs]
 
 
-def _apart(own: float, count: int) -> list[float]:
+def _spread_lightness(own: float, count: int) -> list[float]:
     """`count` values of lightness, as far from `own` and from each other as possible; the farthest first."""
     def steps(below: int) -> tuple[float, float]:
         return ((own - _DARKEST) / below if below else math.inf,

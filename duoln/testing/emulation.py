@@ -66,7 +66,7 @@ class Driver:
         lines = [] if stored is None else [f"dtype = {stored.name}.dtype"]
         bound = {each.name for each in declared.numbers_of(spec)}
         for each in arrays:
-            lines += declared.taken(each, None if each is stored else _kind(each, spec), bound)
+            lines += declared.argument_lines(each, None if each is stored else _kind(each, spec), bound)
         given = {"arrays": [each.name for each in arrays], "steps": declared.steps_of(spec),
                  "numbers": [each.name for each in declared.numbers_of(spec)],
                  "flags": [each.name for each in spec.outputs if each.optional]}

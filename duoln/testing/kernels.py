@@ -68,7 +68,8 @@ def check_kernel(op: Op[..., Any], seeds: int = 3, twins: Sequence[Replacement] 
                 lines.append(f"{name}: it has no rule")
                 continue
             tried = _emulated(op, cases, backend, seeds)
-            lines.append(f"{name}: {tried}, {seeds} orders of threads{_compiled(driver) if name == 'cupy' else ''}")
+            more = _compile_launches(driver) if name == "cupy" else ""
+            lines.append(f"{name}: {tried}, {seeds} orders of threads{more}")
         noticed |= {twin for twin in twins if _twin_is_found(op, cases, name, seeds, twin)}
     for twin in twins:
         if twin not in noticed:
@@ -149,7 +150,7 @@ def _check_reached(op: Op[..., Any], name: str, tried: set[str], words: str = ""
             raise AssertionError(f"[{op.name}] {name}: no registered case reaches the rule '{rule.name}'{why}")
 
 
-def _compiled(driver: Driver) -> str:
+def _compile_launches(driver: Driver) -> str:
     """Let NVIDIA's compiler take what has been launched."""
     if nvrtc.version() is None:
         return '; not compiled by NVRTC, which is not installed: pip install "duoln[kernels]"'

@@ -74,9 +74,9 @@ def _rule(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
         for outcome in selftest.run(backend, [case], 2, named=request["rule"]):
             tried = True
             if outcome.says_nothing:
-                return {"case": "", "reason": outcome.problem, "ended": not answers(backend)}
+                return {"case": "", "reason": outcome.problem, "ended": not device_responds(backend)}
             if not outcome.right:
-                return {"case": str(case), "reason": outcome.words, "ended": not answers(backend)}
+                return {"case": str(case), "reason": outcome.words, "ended": not device_responds(backend)}
     return None if tried else {"case": "", "reason": NO_CASE, "ended": False}
 
 
@@ -84,7 +84,7 @@ def _case(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str, 
     case, outcomes, ended = find_case(request["name"]), [], False
     for outcome in selftest.run(backend, [case], request["repeats"], lambda _, rule: doing(f"{case} by {rule.name}")):
         outcomes.append(outcome._asdict())
-        ended = bool(outcome.problem) and not answers(backend)
+        ended = bool(outcome.problem) and not device_responds(backend)
         if ended:
             break
     if backend.name == "cupy":  # memory of this case is for the processes beside this one
@@ -99,7 +99,7 @@ def _check(backend: Backend, request: dict[str, Any], doing: Doing) -> dict[str,
         outcome = Outcome.of_check(name, checks.CHECKS[name](backend))
     except Exception:
         outcome = Outcome.of_check(name, problem=traceback.format_exc())
-    return {"outcomes": [outcome._asdict()], "ended": bool(outcome.problem) and not answers(backend)}
+    return {"outcomes": [outcome._asdict()], "ended": bool(outcome.problem) and not device_responds(backend)}
 
 
 @cache
@@ -112,7 +112,7 @@ def find_case(name: str) -> Case:
     return _by_name()[name]
 
 
-def answers(backend: Backend) -> bool:
+def device_responds(backend: Backend) -> bool:
     """True if the device still computes: after some errors no call of this process succeeds."""
     try:
         return bool(backend.to_numpy(backend.ones((1,)) + 1.0)[0] == 2.0)
@@ -126,7 +126,7 @@ def _free_pool(backend: Any) -> None:
 
 # The caller -------------------------------------------------------------------------------------------
 
-class Try(NamedTuple):
+class ProofRequest(NamedTuple):
     """One request to a process."""
 
     kind: str
@@ -142,26 +142,26 @@ class Try(NamedTuple):
         return Outcome.of_check(self.name, problem=problem)._replace(op=op)
 
 
-def tries(what: str, backend: Backend, quick: bool) -> list[Try]:
+def tries(what: str, backend: Backend, quick: bool) -> list[ProofRequest]:
     """All tries of a part of the survey, the most important first."""
     if what == "ladder":
-        first = [Try("check", name, 1, _LADDER_SECONDS) for name in checks.LADDER]
+        first = [ProofRequest("check", name, 1, _LADDER_SECONDS) for name in checks.LADDER]
         return [*first, *of_cases([] if quick else _LADDER_CASES, 2, _LADDER_SECONDS)]
     every = selftest.every_device_case()
     if what == "repeats":
-        steps = [Try("check", name, 1, _STEP_SECONDS) for name in list(checks.STEPS)[:1 if quick else None]]
+        steps = [ProofRequest("check", name, 1, _STEP_SECONDS) for name in list(checks.STEPS)[:1 if quick else None]]
         names = [str(c) for c in (*(c for c in every if c.runs > 2), *selftest.cases(backend))]
         return [*steps, *of_cases(names[-8:] if quick else names, 3 if quick else REPEATS)]
     wanted = (*(c for c in every if c.net or not quick), *selftest.cases(backend if quick else None))
     return of_cases(dict.fromkeys(map(str, wanted)), 2)
 
 
-def of_cases(names: Iterable[str], repeats: int, seconds: float = _TRY_SECONDS) -> list[Try]:
+def of_cases(names: Iterable[str], repeats: int, seconds: float = _TRY_SECONDS) -> list[ProofRequest]:
     """Tries of the cases of these names."""
-    return [Try("case", name, repeats, seconds) for name in names]
+    return [ProofRequest("case", name, repeats, seconds) for name in names]
 
 
-def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, running: set[str],
+def in_workers(wanted: Sequence[ProofRequest], backend: str, count: int, until: float, running: set[str],
                ) -> Iterator[Result]:
     """Try all of it, with some processes side by side.
 
@@ -173,7 +173,7 @@ def in_workers(wanted: Sequence[Try], backend: str, count: int, until: float, ru
         running: holds the names of what is being tried.
     """
     command = processes.command("duoln.testing.prover", "--backend", backend)
-    waiting: queue.SimpleQueue[Try | None] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[ProofRequest | None] = queue.SimpleQueue()
     results: queue.SimpleQueue[Result] = queue.SimpleQueue()
     for one in (*wanted, *[None] * count):
         waiting.put(one)
@@ -280,7 +280,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     until = time.monotonic() + args.seconds - _RESERVE_SECONDS
     backend = runtime.backend(args.backend)
-    facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(), **machine.side()}
+    facts: dict[str, Any] = {"backend": machine.backend_facts(backend), "host": machine.host(),
+                             **machine.process_facts()}
     wanted = tries(args.what, backend, args.quick)
     report = Report(facts, len(wanted), args.json)
     side_by_side = min(_MOST_WORKERS, (os.cpu_count() or 1) // 2, backend.free_memory() // _WORKER_BYTES)

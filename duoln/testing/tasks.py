@@ -168,12 +168,12 @@ def _check_gradient(task: Task, variant: str, cfg: Config, splits: Splits) -> No
              for key, a in splits.train(0).items()}
     start = runtime.to_tensors(params, numpy)
 
-    def along(way: Tensor) -> Tensor:
+    def loss_along(way: Tensor) -> Tensor:
         return task.loss(model, tree.map(lambda p, d: p + way * d, start, direction), batch)
 
     try:
         with no_dropout():
-            gradcheck(along, runtime.tensor(np.float64(0.0), numpy), step=_STEP, rtol=_DERIVATIVE)
+            gradcheck(loss_along, runtime.tensor(np.float64(0.0), numpy), step=_STEP, rtol=_DERIVATIVE)
     except GradientError as error:
         raise GradientError(f"loss of '{variant}', in float64, along a direction of all parameters: {error}") from error
 

@@ -104,12 +104,12 @@ def _forward(be: Backend, rate: Array, eps: Array, scale: Array | None, keep: Ar
     places, sizes = table(old[:n], read, old[n:2 * n], old[2 * n:], *(new[k * n:(k + 1) * n] for k in range(3)))
     norm = empty((), rate.dtype)
     threads = native.threads_for(_PASSES * sum(a.nbytes for a in old[:n]))
-    _update[be.name](places, sizes, _rights(gradients) if rights else None, as_array(rate), as_array(eps),
+    _update[be.name](places, sizes, _right_factors(gradients) if rights else None, as_array(rate), as_array(eps),
                      *(None if x is None else as_array(x) for x in (scale, keep)), norm, n, beta1, beta2, threads)
     return (*new, norm), None
 
 
-def _rights(gradients: Sequence[Array | Factors]) -> Any:
+def _right_factors(gradients: Sequence[Array | Factors]) -> Any:
     """The address of the right factor of each gradient, its rows and its columns, (n, 3); zeros for an array."""
     return row([word for g in gradients
                 for word in ((g.right, *g.right.shape) if isinstance(g, Factors) else (0, 0, 0))])

@@ -58,7 +58,7 @@ def _result(like: Array, width: int) -> Array:
     return host.empty((batch, steps, heads, width), like.dtype).transpose(0, 2, 1, 3)
 
 
-def _gradients(query: Array, key: Array, value: Array) -> list[Array]:
+def _empty_gradients(query: Array, key: Array, value: Array) -> list[Array]:
     """Room for their gradients: side by side in one array, as they are, if they are parts of one."""
     operands = query, key, value
     rows = host.side_by_side([x.transpose(0, 2, 1, 3) for x in operands], axis=2)
@@ -78,7 +78,7 @@ def _whole_mask(mask: Array | None, scores: Shape) -> Array | None:
     return _by_heads(host.contiguous(whole))
 
 
-def _to_next(*arrays: Array | None) -> Array:
+def _strides(*arrays: Array | None) -> Array:
     """The strides of each array in values along the first three axes; 0 for an axis of size 1."""
     return np.array([[0, 0, 0] if x is None else [0 if n == 1 else step // x.itemsize for n, step in
                                                   zip(x.shape[:3], x.strides, strict=False)] for x in arrays], np.int64)
@@ -94,7 +94,7 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
     whole = _whole_mask(mask, (*query.shape[:-1], key.shape[-2]))
     out = _result(q, v.shape[3])
     tops, totals = (host.empty((prod(q.shape[:3]),), q.dtype) for _ in range(2))
-    _attend[be.name](q, k, v, whole, out, tops, totals, _to_next(q, k, v, whole, out), causal, scale, _threads(q, k))
+    _attend[be.name](q, k, v, whole, out, tops, totals, _strides(q, k, v, whole, out), causal, scale, _threads(q, k))
     saved = _Saved((q, k, v), whole, (out, tops, totals), (query.shape, key.shape, value.shape), causal, scale)
     return out.reshape(*query.shape[:-1], value.shape[-1]), saved
 
@@ -102,9 +102,9 @@ def _forward(be: Backend, query: Array, key: Array, value: Array, mask: Array | 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     q, k, v = saved.operands
     g = _by_heads(gout)
-    gradients = _gradients(q, k, v)
+    gradients = _empty_gradients(q, k, v)
     _differentiate[be.name](q, k, v, saved.mask, *saved.results, g, *gradients,
-                            _to_next(q, k, v, saved.mask, saved.results[0], g, *gradients), saved.causal, saved.scale,
+                            _strides(q, k, v, saved.mask, saved.results[0], g, *gradients), saved.causal, saved.scale,
                             _threads(q, k))
     return *(x.reshape(shape) if need else None
              for x, shape, need in zip(gradients, saved.shapes, needs[:3], strict=True)), None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from duoln.kernels.norm.cases import epsilon
-from duoln.kernels.registry import Case, by, drawn
+from duoln.kernels.registry import Case, drawn, sizes_text
 
 
 def cases() -> Iterator[Case]:
@@ -27,7 +27,7 @@ def _norm(shape: Sequence[int], groups: int | None = None) -> Case:
     """A case of group norm; without groups, of instance norm."""
     size = prod(shape[1:]) // (groups or shape[-1])
     attrs = {"groups": groups or shape[-1], "eps": epsilon(size)}
-    return Case("group_norm" if groups else "instance_norm", by(shape) + (f" in {groups}" if groups else ""),
+    return Case("group_norm" if groups else "instance_norm", sizes_text(shape) + (f" in {groups}" if groups else ""),
                 drawn(shape, shape[-1:], shape[-1:], seed=shape), attrs, max(size, prod(shape[:-1])))
 
 

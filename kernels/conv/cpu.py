@@ -46,7 +46,7 @@ def _supports(be: Backend, x: Array, weight: Array, stride: Sizes = 1, padding: 
     return native.refusal(_FILE, x.dtype) if x.size and weight.size else "there are no values"
 
 
-def _how(saved: _Saved) -> tuple[int, ...]:
+def _entry_numbers(saved: _Saved) -> tuple[int, ...]:
     """The numbers that an entry takes after its arrays."""
     x, weight, stride, padding, dilation, groups = saved
     _, flops = _result(x.shape, weight.shape, stride, padding, dilation)
@@ -67,12 +67,12 @@ def _forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes
              ) -> tuple[Array, _Saved]:
     saved = _Saved(host.contiguous(x), host.contiguous(weight), stride, padding, dilation, groups)
     y = host.empty(_result(x.shape, weight.shape, stride, padding, dilation)[0], x.dtype)
-    _convolve[be.name](saved.x, saved.weight, y, *_how(saved))
+    _convolve[be.name](saved.x, saved.weight, y, *_entry_numbers(saved))
     return y, saved
 
 
 def _vjp(be: Backend, saved: _Saved, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, Array | None]:
-    dy, how = host.contiguous(gout), _how(saved)
+    dy, how = host.contiguous(gout), _entry_numbers(saved)
     dx = d_weight = None
     if needs[0]:
         # The compiled loop reads zeros between and around the outputs' gradients, and zero times infinity is NaN.

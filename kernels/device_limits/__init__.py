@@ -33,9 +33,9 @@ BY_FLAGS = Launch(_EXCHANGE, "exchange_by_flags", f"flags: own uint32, {_SIGNALS
 TOLD_IN_CLUSTER = Launch(_EXCHANGE, "tell_in_cluster", f"heard: own uint32, {_SIGNALS}", _of_blocks)
 
 
-def _of_push(macros: dict[str, int]) -> Callable[..., Layout]:
+def _push_layout(macros: dict[str, int]) -> Callable[..., Layout]:
     return lambda: Layout((macros["CLUSTER"],), (macros["THREADS"],), macros, cluster=macros["CLUSTER"])
 
 
 PUSH = {macros["WIDTH"]: Launch("device_limits/push", "push_in_cluster", "heard: own uint32, rounds: int32",
-                                _of_push(macros)) for macros in PUSHES}
+                                _push_layout(macros)) for macros in PUSHES}

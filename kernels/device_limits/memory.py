@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from duoln.kernels import native
-from duoln.kernels.elementwise.engine import ENGINE, TEXT, of_one
+from duoln.kernels.elementwise.engine import ENGINE, TEXT, formula_function
 
-copy = of_one("copy")
+copy = formula_function("copy")
 """A copy of a contiguous array; one of 8 MiB or more is written with streaming stores."""
 
 

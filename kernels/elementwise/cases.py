@@ -27,10 +27,10 @@ def cases() -> Iterator[Case]:
         for shape in _LARGE if passes.rule.least >= LEAST_VALUES else (*_SMALL, (257, 64)):
             for attrs in _attributes(passes.attributes):
                 layouts = shape == (2, 129, 67) or prod(shape) < 300
-                yield _of(op, passes, [shape] * len(passes.arguments), attrs)._replace(layouts=layouts)
+                yield _elementwise_case(op, passes, [shape] * len(passes.arguments), attrs)._replace(layouts=layouts)
         if op.spec is None:
             for second in ((67,), (129, 1), (2, 1, 67), ()):
-                yield _of(op, passes, [(2, 129, 67)] * (len(passes.arguments) - 1) + [second], {})
+                yield _elementwise_case(op, passes, [(2, 129, 67)] * (len(passes.arguments) - 1) + [second], {})
     for shape in ((65536,), (5, 7, 2003), (257, 263), (2, 129, 67)):
         for axis in sorted({(0,), (len(shape) - 1,), tuple(range(len(shape))), tuple(range(len(shape)))[1:] or (0,)}):
             attrs = {"axis": axis, "keepdims": False}
@@ -52,7 +52,8 @@ def _attributes(known: Sequence[Attribute]) -> list[Mapping[str, Any]]:
     return [attrs | {choice.name: value} for value in cast(Any, choice.kind)] if choice else [attrs]
 
 
-def _of(op: Op[..., Any], passes: Passes, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> Case:
+def _elementwise_case(op: Op[..., Any], passes: Passes, shapes: Sequence[Sequence[int]],
+                      attrs: Mapping[str, Any]) -> Case:
     """Normal values; their sizes where the operator has no value below 0."""
     def arrays() -> Arrays:
         rng = np.random.default_rng(shapes[0])

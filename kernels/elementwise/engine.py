@@ -130,7 +130,7 @@ class _Plan(NamedTuple):
             self.library.check()
 
 
-def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarray]:
+def formula_function(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarray]:
     """The function that computes one formula of arrays and numbers that broadcast.
 
     Contiguous arrays of one shape need no plan. `numbers` are the names of
@@ -152,7 +152,7 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
         entries[dtype.char] = run, loaded.one, ctypes.cast(run, ctypes.c_void_p).value
         return entries[dtype.char]
 
-    def whole(*given: Array | float) -> np.ndarray:
+    def run_chain(*given: Array | float) -> np.ndarray:
         y: np.ndarray = chain(*given)[0]
         return y
 
@@ -162,7 +162,7 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
         form = arrays[0]
         if known.is_test or not all(isinstance(x, np.ndarray) and (x.shape, x.dtype) == (form.shape, form.dtype)
                                     and x.flags.c_contiguous for x in arrays) or form.dtype.char not in NAMES:
-            return whole(*given)
+            return run_chain(*given)
         row = tuple([_vector(x, form.dtype.char) if name in numbers else x
                      for name, x in zip(known.arguments, given, strict=True)])
         out = host.empty(form.shape, form.dtype)
@@ -187,7 +187,7 @@ def of_one(formula: str, numbers: Container[str] = ()) -> Callable[..., np.ndarr
     return function_of_text("\n    ".join(text) + "\n", formula, f"<elementwise {formula}>", {
         "ndarray": np.ndarray, "reals": NAMES, "empty": np.empty, "host_empty": host.empty, "address": host.address,
         "pointers": ctypes.c_void_p * len(names), "masks": masks, "vector": _vector, "entries": entries, "find": find,
-        "whole": whole, "bound": bound, "tracing": tracing, "is_traced": is_traced, "host": host,
+        "whole": run_chain, "bound": bound, "tracing": tracing, "is_traced": is_traced, "host": host,
         "PARALLEL": host.PARALLEL_BYTES, "LINES": _LINES})
 
 
@@ -225,7 +225,7 @@ class Chain:
 
     def __call__(self, *given: Array | float) -> list[Array]:
         """The results, in C order. Arrays are bools, and floats of one dtype; one at least is an array of floats."""
-        plan, pointers, numbers, results = self._planned(given)
+        plan, pointers, numbers, results = self._prepare_call(given)
         plan.call("elementwise", pointers, numbers)
         return results
 
@@ -234,24 +234,24 @@ class Chain:
 
         `how` is SUM, GREATEST or LEAST.
         """
-        plan, pointers, numbers, results = self._planned(given)
+        plan, pointers, numbers, results = self._prepare_call(given)
         rows, blocks = prod(plan.shape) // width, -(-width // _BLOCK)
         out = host.empty((rows,) if blocks == 1 else (0,), plan.real)
         parts = host.empty((rows, blocks) if blocks > 1 else (0,), _WIDE)
         plan.call("reduce_rows", pointers, numbers, out, parts, rows, width, how)
-        return out if blocks == 1 else _together(how, parts, plan.real), results
+        return out if blocks == 1 else _combine_parts(how, parts, plan.real), results
 
     def of_columns(self, how: int, matrices: int, length: int,
                    *given: Array | float) -> tuple[np.ndarray, list[Array]]:
         """One value for each column of matrices of `length` rows, shape (matrices, columns), and the results."""
-        plan, pointers, numbers, results = self._planned(given)
+        plan, pointers, numbers, results = self._prepare_call(given)
         columns = prod(plan.shape) // (matrices * length)
         at_once = max(_PART_ROWS, _PART_BLOCKS * _BLOCK // columns, -(-length // _MOST_PARTS))
         parts = host.empty((matrices, -(-length // at_once), columns), plan.real)
         plan.call("reduce_columns", pointers, numbers, parts, matrices, length, columns, at_once, how)
-        return parts[:, 0] if parts.shape[1] == 1 else _together(how, parts, plan.real), results
+        return parts[:, 0] if parts.shape[1] == 1 else _combine_parts(how, parts, plan.real), results
 
-    def _planned(self, given: Sequence[Array | float]) -> tuple[_Plan, Any, Any, list[Array]]:
+    def _prepare_call(self, given: Sequence[Array | float]) -> tuple[_Plan, Any, Any, list[Array]]:
         """The plan for some arrays and numbers, the addresses of the arrays and results, the numbers, the results."""
         arrays, numbers = list[np.ndarray](), list[float]()
         key: list[Any] = []
@@ -334,7 +334,7 @@ class Chain:
         return slots, count
 
 
-def _together(how: int, parts: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def _combine_parts(how: int, parts: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
     """The sums, in float64, or the greatest or least, of the parts along axis 1."""
     reduce = (np.add.reduce, np.maximum.reduce, np.minimum.reduce)[how]
     together: np.ndarray = reduce(parts, axis=1, dtype=np.float64).astype(dtype)

@@ -16,7 +16,7 @@ from duoln.backends.protocol import Array
 from duoln.core import Rule
 from duoln.core.step.program import Backward, Call, Forward, Instruction, Keep, Place, Program, names
 from duoln.kernels.elementwise.engine import MOST_STEPS, SUM, Chain
-from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved, put_together
+from duoln.kernels.elementwise.passes import OneFormula, Passes, Saved, reduce_axes
 from duoln.kernels.elementwise.reductions import SUM_RULE
 from duoln.kernels.native.loading import NAMES
 
@@ -81,7 +81,7 @@ class Fused(NamedTuple):
             lines.append(f"v{place} = {keep(Saved)}({keep(of)}, {{{values}}}, {shapes})")
         return "; ".join(lines)
 
-    def computed(self, given: Sequence[Any]) -> dict[Place, Any]:
+    def run_statements(self, given: Sequence[Any]) -> dict[Place, Any]:
         """The values that the statements compute, by their places, of those that it reads."""
         values = dict(zip(self.reads(), given, strict=True))
         own = given[:len(self.inputs)]
@@ -97,7 +97,7 @@ class Fused(NamedTuple):
     def _summed(self, *given: Array | float) -> tuple[Array, Any, list[Array]]:
         assert self.sum
         _, _, shape, axes, summed = self.sum
-        sums, results = put_together(SUM, self.chain, shape, axes, *given)
+        sums, results = reduce_axes(SUM, self.chain, shape, axes, *given)
         return sums.reshape(summed), (shape, axes), results
 
     def reads(self) -> tuple[Place, ...]:
@@ -210,7 +210,7 @@ def _grouped(program: Program, links: _Links) -> Iterator[Instruction | list[Lin
     """
     groups: dict[Key, list[Link]] = {}
 
-    def closed(key: Key) -> Instruction | list[Link]:
+    def close_chain(key: Key) -> Instruction | list[Link]:
         group = groups.pop(key)
         return group if len(group) > 1 else group[0].one
 
@@ -222,15 +222,15 @@ def _grouped(program: Program, links: _Links) -> Iterator[Instruction | list[Lin
         overwrites = isinstance(one, Forward) and one.attrs.get("donate")
         for key in [key for key in groups if not link or key != link.key]:
             if overwrites or not reads.isdisjoint(k for each in groups[key] for k in each.one.writes()):
-                yield closed(key)
+                yield close_chain(key)
         is_sum = link and not link.steps
         if not link or (is_sum and reads.isdisjoint(k for each in groups.get(link.key, ()) for k in each.one.writes())):
             yield one
             continue
         if sum(len(each.steps) for each in groups.get(link.key, ())) + len(link.steps) > MOST_STEPS:
-            yield closed(link.key)
+            yield close_chain(link.key)
         groups.setdefault(link.key, []).append(link)
         if is_sum:
-            yield closed(link.key)
+            yield close_chain(link.key)
     for key in list(groups):
-        yield closed(key)
+        yield close_chain(key)

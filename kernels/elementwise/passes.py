@@ -14,7 +14,7 @@ from duoln.backends.protocol import Array, Backend
 from duoln.core import Op, Rule
 from duoln.core.call import attributes
 from duoln.kernels import host, native
-from duoln.kernels.elementwise.engine import ENGINE, FORMULAS, SUM, TEXT, Chain, of_one
+from duoln.kernels.elementwise.engine import ENGINE, FORMULAS, SUM, TEXT, Chain, formula_function
 from duoln.kernels.native.loading import NAMES
 from duoln.ops.common import unbroadcast
 
@@ -45,7 +45,7 @@ class OneFormula:
     def __init__(self, name: str, arguments: Sequence[str]) -> None:
         formula = FORMULAS[name]
         self.name, self.attributes = name, formula.arguments[len(arguments):]
-        self.value = of_one(name, self.attributes)
+        self.value = formula_function(name, self.attributes)
         self.is_test = formula.is_test
         self.slopes = [FORMULAS.get(f"{name}_{argument}") for argument in arguments]
         self.reads = [set(slope.arguments) - {"g"} if slope else set[str]() for slope in self.slopes]
@@ -138,11 +138,11 @@ class Passes:
             if not need or slope is None or shape is None:
                 continue
             if slope.value == "g":
-                gradients[k] = gout if shape == gout.shape else reduced(be, shape, gout.shape, None, gout)
+                gradients[k] = gout if shape == gout.shape else sum_broadcast_axes(be, shape, gout.shape, None, gout)
             elif shape == gout.shape:
                 whole.append(k)
             else:
-                gradients[k] = reduced(be, shape, gout.shape, slope.name,
+                gradients[k] = sum_broadcast_axes(be, shape, gout.shape, slope.name,
                                        *[gout if name == "g" else values[name] for name in slope.arguments])
         if len(whole) == 1 or gout.nbytes < host.PARALLEL_BYTES:  # what both gradients read is in cache
             for k in whole:
@@ -156,7 +156,7 @@ class Passes:
         return gradients
 
 
-of_slope = cache(of_one)
+of_slope = cache(formula_function)
 """The function of a gradient's formula."""
 
 
@@ -165,7 +165,7 @@ PLAIN = Chain(1, [], ())
 """The chain of no formula."""
 
 
-def reduced(be: Backend, shape: tuple[int, ...], whole: tuple[int, ...], formula: str | None,
+def sum_broadcast_axes(be: Backend, shape: tuple[int, ...], whole: tuple[int, ...], formula: str | None,
             *given: Array | float) -> Array:
     """The values, of shape `whole`, of a formula or one array, summed over the axes along which `shape` was broadcast.
 
@@ -175,7 +175,7 @@ def reduced(be: Backend, shape: tuple[int, ...], whole: tuple[int, ...], formula
     if over is None:
         return unbroadcast(be, given[0] if formula is None else of_slope(formula)(*given), shape)
     chain = PLAIN if formula is None else _chain_of(formula)
-    return put_together(SUM, chain, whole, over, *given)[0].reshape(shape)
+    return reduce_axes(SUM, chain, whole, over, *given)[0].reshape(shape)
 
 
 @lru_cache
@@ -191,7 +191,7 @@ def are_neighbours(shape: Sequence[int], axes: Sequence[int]) -> bool:
     return all(shape[k] == 1 for k in range(axes[0], axes[-1]) if k not in axes)
 
 
-def put_together(how: int, chain: Chain, shape: Sequence[int], axes: Sequence[int],
+def reduce_axes(how: int, chain: Chain, shape: Sequence[int], axes: Sequence[int],
                  *given: Array | float) -> tuple[np.ndarray, list[Array]]:
     """The sums, or greatest or least, of a chain's values over neighbouring axes of their shape, in C order, and the
     chain's results.

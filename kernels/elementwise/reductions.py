@@ -8,8 +8,8 @@ from typing import Any
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import native
-from duoln.kernels.elementwise.engine import ENGINE, GREATEST, LEAST, SUM, TEXT, Chain, of_one
-from duoln.kernels.elementwise.passes import LEAST_VALUES, PLAIN, are_neighbours, put_together
+from duoln.kernels.elementwise.engine import ENGINE, GREATEST, LEAST, SUM, TEXT, Chain, formula_function
+from duoln.kernels.elementwise.passes import LEAST_VALUES, PLAIN, are_neighbours, reduce_axes
 from duoln.kernels.launch import Launch
 from duoln.ops import cumulative_sum, max, min, sum
 from duoln.ops.reduce import sum_vjp
@@ -30,7 +30,7 @@ def _supports(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> s
 def _reduced(how: int, chain: Chain, axis: Sequence[int], *given: Array) -> Array:
     """The sums, or greatest or least, with axes of length 1 in the place of those that went."""
     shape = given[0].shape
-    values, _ = put_together(how, chain, shape, axis, *given)
+    values, _ = reduce_axes(how, chain, shape, axis, *given)
     return values.reshape([1 if k in axis else n for k, n in enumerate(shape)])
 
 
@@ -51,7 +51,8 @@ def _extreme(how: int) -> Rule:
 
     def vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
         x, kept, axis = saved
-        return (of_one("share")(x, kept, gout.reshape(kept.shape) / _reduced(SUM, _IS_EXTREME, axis, x, kept)),)
+        share = gout.reshape(kept.shape) / _reduced(SUM, _IS_EXTREME, axis, x, kept)
+        return (formula_function("share")(x, kept, share),)
 
     return Rule("compiled", forward, vjp, _supports, least=LEAST_VALUES)
 

@@ -48,7 +48,7 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
         wanted = "dtype" if each.kind in ("real", "stored") else each.kind.upper()
-        lines += declared.taken(each, None if each is reals[0] else wanted, bound)
+        lines += declared.argument_lines(each, None if each is reals[0] else wanted, bound)
         if each.axes and len(each.axes) == 1 and each.axes[0][0] == "*" and not each.own:
             # Where an array has no axes, NumPy's arithmetic gives a scalar, which has no pointer to its value.
             is_there = f" and {each.name} is not None" if each.optional else ""
@@ -56,7 +56,7 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
         elif each.axes == ():
             is_none = f"None if {each.name} is None else " if each.optional else ""
             lines.append(f"{each.name} = {is_none}asarray({each.name})")
-    lines += [_made(each, axes, reals[0].name) for each in spec.outputs]
+    lines += [_allocation_line(each, axes, reals[0].name) for each in spec.outputs]
     large = lead if lead is reals[0] or not spec.outputs else spec.outputs[0]
     has_threads = any(each.name == "threads" for each in spec.inputs)
     given = [f"{f'None if {each.name} is None else ' if each.optional else ''}word(id({each.name}) + HEAD).value"
@@ -86,17 +86,17 @@ def launch(entries: Entries, spec: Spec, block: int | Callable[[int, int], int] 
         {**known, "tracing": tracing, "is_traced": is_traced, "bound": symbolic})
 
 
-def _made(array: ArraySpec, axes: list[str], lead: str) -> str:
+def _allocation_line(array: ArraySpec, axes: list[str], lead: str) -> str:
     """The line that allocates a result; of a large argument `lead` it may be large, too."""
     if array.kind == "sum":
         assert array.axes is not None
         rows = next((axis for axis in axes if axis[0] == "*"), axes[0])
         parts = f"parts_of({declared.size_of(rows)}, {array.axes[-1]})"
-        return declared.made(array, f"({parts}, {', '.join(array.axes)})", "dtype")
+        return declared.allocation_line(array, f"({parts}, {', '.join(array.axes)})", "dtype")
     if array.like is not None:
-        return declared.made(array, f"{array.like}.shape", f"{array.like}.dtype",
+        return declared.allocation_line(array, f"{array.like}.shape", f"{array.like}.dtype",
                              f"(host.empty if {array.like}.nbytes >= LINES else empty)")
     kind = "dtype" if array.kind in ("real", "stored") else array.kind.upper()
     shape = array.axes or ()
     empty = f"(host.empty if {lead}.nbytes >= LINES else empty)" if len(shape) > 2 else "empty"
-    return declared.made(array, declared.shape_of(shape), kind, empty)
+    return declared.allocation_line(array, declared.shape_of(shape), kind, empty)

@@ -138,15 +138,15 @@ def _prepared(file: str, entry: str, spec: Spec,
     known = {"cupy": cupy, "empty": cupy.empty, "ascontiguousarray": cupy.ascontiguousarray, "prod": prod,
              "layouts": layouts, "device_of": cupy.cuda.runtime.getDevice, "misfit": declared.misfit, "NULL": _NULL,
              "int32": np.int32, "float32": np.float32, "STORAGES": STORAGES, "unstored": declared.unstored,
-             "strange": _strange, "foreign": _foreign, "added_up": added_up}
+             "strange": _raise_wrong_device, "foreign": _raise_not_cupy, "added_up": added_up}
     lines = ["device = device_of()", *_lines_of_device(arrays), *of_storage]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
-        lines += declared.taken(each, None if each is stored else kinds[each.name], bound)
+        lines += declared.argument_lines(each, None if each is stored else kinds[each.name], bound)
     lines += [f"key = device, {', '.join(layouts.keys())}",
               f"{', '.join(['run', 'grid', 'block', 'shared', 'parts', *layouts.sizes])} = "
               "layouts.known.get(key) or layouts.find(*key)"]
-    lines += [declared.made(each, declared.result_shape(each), kinds[each.name]) for each in spec.outputs]
+    lines += [declared.allocation_line(each, declared.result_shape(each), kinds[each.name]) for each in spec.outputs]
     given = [f"NULL if {each.name} is None else {each.name}" if each.optional else each.name
              for each in (*arrays, *spec.outputs)]
     given += [*layouts.sizes, *(f"int32({step})" for step in declared.steps_of(spec))]
@@ -165,12 +165,12 @@ def _lines_of_device(arrays: Sequence[ArraySpec]) -> list[str]:
     return ["try:", *tests, "except AttributeError:", f"    foreign(entry, {{{named}}})"] if checked else []
 
 
-def _foreign(entry: str, given: Mapping[str, Any]) -> None:
+def _raise_not_cupy(entry: str, given: Mapping[str, Any]) -> None:
     name, array = next((name, x) for name, x in given.items() if x is not None and not isinstance(x, cupy.ndarray))
     raise KernelError(f"[{entry}] {name}: expected a CuPy array, found {type(array).__module__}.{type(array).__name__}")
 
 
-def _strange(entry: str, name: str, array: Any, device: int) -> None:
+def _raise_wrong_device(entry: str, name: str, array: Any, device: int) -> None:
     raise KernelError(f"[{entry}] {name}: expected an array on device {device}, found one on device "
                       f"{array.data.device_id}")
 

@@ -202,7 +202,7 @@ def stored_in(spec: Spec) -> tuple[ArraySpec | None, list[str]]:
         f"    unstored(entry, {stored.name!r}, dtype)"]
 
 
-def taken(array: ArraySpec, dtype: str | None, bound: set[str], copies: bool = True) -> list[str]:
+def argument_lines(array: ArraySpec, dtype: str | None, bound: set[str], copies: bool = True) -> list[str]:
     """The lines that bind the new axes of an argument, check it, and make it contiguous.
 
     Args:
@@ -243,7 +243,7 @@ def taken(array: ArraySpec, dtype: str | None, bound: set[str], copies: bool = T
     return [*default, f"if {x} is not None:", *(f"    {line}" for line in lines)]
 
 
-def made(array: ArraySpec, shape: str, dtype: str, empty: str = "empty") -> str:
+def allocation_line(array: ArraySpec, shape: str, dtype: str, empty: str = "empty") -> str:
     """The line that allocates a result."""
     make = f"{empty}({shape}, {dtype})"
     return f"{array.name} = {make if not array.optional else f'{make} if {array.name} else None'}"

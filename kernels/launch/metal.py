@@ -99,7 +99,7 @@ def launch(file: str, entry: str, spec: Spec, plan: Callable[..., Layout] = decl
     lines = of_storage or ["storage = 0"]
     bound = {each.name for each in declared.numbers_of(spec)}
     for each in arrays:
-        lines += declared.taken(each, None if each is stored else kinds[each.name], bound, copies=False)
+        lines += declared.argument_lines(each, None if each is stored else kinds[each.name], bound, copies=False)
     told = {"storage": "storage", **{axis.lstrip("*"): declared.size_of(axis) for axis in axes},
             **{f"has_{name}": f"{name} is not None" if any(name == a.name for a in arrays) else name
                for name in optional}}

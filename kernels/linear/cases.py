@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from duoln.kernels.registry import Arrays, Case, by, floats
+from duoln.kernels.registry import Arrays, Case, floats, sizes_text
 
 _SMALL = ((3, 257, 256), (701, 3, 130), (17, 65, 300))
 """Few rows, few inputs, and neither."""
@@ -30,7 +30,7 @@ def linear(rows: int, n_in: int, n_out: int, activation: str | None = None) -> C
     def arrays() -> Arrays:
         return *_factors(rng := np.random.default_rng([rows, n_in, n_out]), rows, n_in, n_out), floats(rng, n_out)
 
-    label, sizes = by((rows, n_in, n_out)), (rows, n_in, n_out)
+    label, sizes = sizes_text((rows, n_in, n_out)), (rows, n_in, n_out)
     if activation is None:
         return Case("linear", label, arrays, {}, max(n_in, n_out), sizes)
     attrs = {"activation": activation}
@@ -41,7 +41,7 @@ def _matmul(rows: int, n_in: int, n_out: int) -> Case:
     def arrays() -> Arrays:
         return _factors(np.random.default_rng([rows, n_in, n_out]), rows, n_in, n_out)
 
-    return Case("matmul", by((rows, n_in, n_out)), arrays, {}, max(n_in, n_out), (rows, n_in, n_out))
+    return Case("matmul", sizes_text((rows, n_in, n_out)), arrays, {}, max(n_in, n_out), (rows, n_in, n_out))
 
 
 def _factors(rng: np.random.Generator, rows: int, n_in: int, n_out: int) -> Arrays:

@@ -92,7 +92,7 @@ def begin(units: Sequence[Unit], chosen: Compiler) -> None:
         _works[:] = [_Work(units, chosen)]
 
 
-def log_of(unit: Unit, company: Sequence[Unit], chosen: Compiler) -> str | None:
+def compile_and_wait(unit: Unit, company: Sequence[Unit], chosen: Compiler) -> str | None:
     """Compile a unit, unless that is done, and begin with others; None, or the log if it does not compile.
 
     Raises:

@@ -163,7 +163,7 @@ def trial(chosen: Compiler) -> str | None:
     """
     command = [*chosen.command, *toolchain.flags_for(chosen, toolchain.NATIVE)]
     try:
-        with _alone(storage.folder()), tempfile.TemporaryDirectory(dir=storage.folder(), prefix=_ASIDE) as aside:
+        with _lock_folder(storage.folder()), tempfile.TemporaryDirectory(dir=storage.folder(), prefix=_ASIDE) as aside:
             running = _start(Unit("trial.cpp", ""), _TRIAL, command, Path(aside, "trial"))
             try:
                 _wait(running, chosen.version)
@@ -200,7 +200,7 @@ def _build(units: list[Unit], plan: Plan, ended: Ended | None = None, stopped: S
         if ended is not None:
             ended(unit, log)
 
-    with _alone(plan.folder, stopped):
+    with _lock_folder(plan.folder, stopped):
         for left in plan.folder.glob(f"{_ASIDE}*"):  # by a process that was killed; nobody else is at work here now
             shutil.rmtree(left)
         announce([unit for unit in list(units) if not storage.is_whole(_path(unit, plan))], plan.compiler, plan.march)
@@ -246,7 +246,7 @@ def longest_first(units: Iterable[Unit]) -> list[Unit]:
 
 
 @contextmanager
-def _alone(folder: Path, stopped: Stopped = lambda: False) -> Iterator[None]:
+def _lock_folder(folder: Path, stopped: Stopped = lambda: False) -> Iterator[None]:
     """While no other process compiles into the folder: it would compile the same."""
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, _PRIVATE)  # nobody else may open it, and hold it
     _held.add(lock)
@@ -285,13 +285,13 @@ def _compile(waiting: list[Unit], plan: Plan, aside: Path, ended: Ended, stopped
                 time.sleep(_POLL_SECONDS if running else 0)
                 continue
             running.remove(done)
-            ended(done.unit, _kept(done, plan))
+            ended(done.unit, _install_library(done, plan))
     finally:  # after a signal or a full disk no compiler stays behind
         for each in running:
             _end(each.process)
 
 
-def _kept(done: Running, plan: Plan) -> str | None:
+def _install_library(done: Running, plan: Plan) -> str | None:
     """None once a library is in place; else the reason why there is none, with the line to type."""
     try:
         if done.process.returncode == 0 and done.built.is_file():

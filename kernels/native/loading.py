@@ -79,7 +79,7 @@ def obstacle() -> Obstacle | None:
         problem = choice if isinstance(choice, str) else _load_refusal(unit, choice)
         if problem is None:
             return None
-        refused += [] if problem == storage.absence() else [problem]
+        refused += [] if problem == storage.not_compiled_text() else [problem]
     to_compiling = _obstacle_to_compiling(chosen)
     return to_compiling and to_compiling._replace(reason="; ".join([to_compiling.reason, *refused[:1]]))
 
@@ -174,9 +174,9 @@ def _compiled(unit: Unit) -> Stored | str:
     assert chosen is not None, "only a compiler is asked to compile"
     company = []
     if function is not None and not background.is_at_work():
-        company = [each for each in _missing(function, unit.real, chosen) if each != unit]
+        company = [each for each in _untried_units(function, unit.real, chosen) if each != unit]
     try:
-        log = background.log_of(unit, company, chosen)
+        log = background.compile_and_wait(unit, company, chosen)
     except OSError as error:
         for each in (unit, *company):  # none of them is tried again in this process
             if isinstance(_choice(each, chosen), str):
@@ -192,12 +192,12 @@ def foresee(function: Callable[..., Any]) -> None:
     """Begin to compile the kernels that a function will need for float32, and do not wait for them."""
     chosen = toolchain.compiler()
     if chosen is not None and obstacle() is None and _obstacle_to_compiling(chosen) is None:
-        missing = _missing(function, "float32", chosen)
+        missing = _untried_units(function, "float32", chosen)
         if missing:
             background.begin(missing, chosen)
 
 
-def _missing(function: Callable[..., Any], real: str, chosen: Compiler) -> list[Unit]:
+def _untried_units(function: Callable[..., Any], real: str, chosen: Compiler) -> list[Unit]:
     """The units that a function will need and this process has not tried, those that take long first."""
     units = {Unit(file, real) for file in foresight.files_of(function)}.intersection(storage.units())
     untried = units.difference(_state.libraries, _state.failures)
@@ -207,7 +207,7 @@ def _missing(function: Callable[..., Any], real: str, chosen: Compiler) -> list[
 def _choice(unit: Unit, chosen: Compiler | None) -> Stored | str:
     """The library of a unit that this machine takes, checked; or the reason why there is none."""
     try:
-        choice = storage.stored(unit, chosen)
+        choice = storage.usable_library(unit, chosen)
         if isinstance(choice, Stored):
             storage.check_library(choice)
     except OSError as error:

@@ -52,7 +52,7 @@ def lacking(needs: Sequence[str]) -> list[str] | None:
     return None if present is None else [name for name in needs if name not in present]
 
 
-def here() -> str:
+def own_platform() -> str:
     """This machine's system and architecture."""
     return f"{sys.platform} {'arm64' if platform.machine() == 'aarch64' else platform.machine()}"
 

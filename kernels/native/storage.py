@@ -122,7 +122,7 @@ def folder_refusal(path: Path) -> str | None:
         return f"{path} cannot be made: {getattr(error, 'strerror', None) or error}"
     if not os.access(path, os.R_OK | os.X_OK):
         return f"{path} cannot be read"
-    return _stranger(path, facts)
+    return _ownership_problem(path, facts)
 
 
 def can_write(path: Path) -> bool:
@@ -172,7 +172,7 @@ def record_path(library: Path) -> Path:
     return library.with_suffix(".json")
 
 
-def stored(unit: Unit, chosen: Compiler | None) -> Stored | str:
+def usable_library(unit: Unit, chosen: Compiler | None) -> Stored | str:
     """The library of a unit that this machine takes, or the reason why there is none.
 
     The first choice is what this machine's own compiler made for its CPU. Then comes what was made ahead, the one with
@@ -203,10 +203,10 @@ def stored(unit: Unit, chosen: Compiler | None) -> Stored | str:
         return max(usable, key=lambda each: each.record.vector_bits)
     if reasons:
         return "; ".join(reasons)
-    return f"{where} has it compiled from the text of another version of duoln" if stale else absence()
+    return f"{where} has it compiled from the text of another version of duoln" if stale else not_compiled_text()
 
 
-def absence() -> str:
+def not_compiled_text() -> str:
     """The words for a kernel that nobody has compiled."""
     return f"{folder()} does not have it"
 
@@ -222,8 +222,8 @@ def is_whole(library: Path) -> bool:
 
 def _record_refusal(path: Path, record: Record) -> str | None:
     """Why this machine cannot run a library; None where it can."""
-    if record.platform != processor.here():
-        return f"{path} is compiled for {record.platform}, and this machine is {processor.here()}"
+    if record.platform != processor.own_platform():
+        return f"{path} is compiled for {record.platform}, and this machine is {processor.own_platform()}"
     lacking = processor.lacking(record.needs)
     if lacking is None:
         alike = record.march == NATIVE and record.cpu == cpu_digest()
@@ -282,12 +282,12 @@ def _read(library: Path) -> Record:
 
 def _check_owned(path: Path) -> None:
     facts = path.lstat()
-    problem = _stranger(path, facts) if stat.S_ISREG(facts.st_mode) else f"{path} is no regular file"
+    problem = _ownership_problem(path, facts) if stat.S_ISREG(facts.st_mode) else f"{path} is no regular file"
     if problem:
         raise OSError(problem)
 
 
-def _stranger(path: Path, facts: os.stat_result) -> str | None:
+def _ownership_problem(path: Path, facts: os.stat_result) -> str | None:
     """Why a file or folder is not this user's, or root's, alone."""
     if hasattr(os, "getuid") and facts.st_uid not in (os.getuid(), toolchain.ROOT):
         return f"{path} belongs to another user"

@@ -58,12 +58,12 @@ def compiler() -> Compiler | None:
     None where none of them answers. DUOLN_CXX is a program, or a line such as "ccache g++"; it must compile for this
     machine.
     """
-    answered = _answered()
+    answered = _first_compiler()
     return None if answered is None or (os.environ.get(_ASKED) and refusal(answered)) else answered
 
 
 @cache
-def _answered() -> Compiler | None:
+def _first_compiler() -> Compiler | None:
     for program, *words in _candidates():
         path = shutil.which(program)
         if path is None:
@@ -84,7 +84,7 @@ def refusal(answered: Compiler) -> str | None:
         return str(error)
     except UsageError as error:
         return "it says " + (str(error).splitlines()[1:] or ["nothing"])[0]
-    return None if made == processor.here() else f"it compiles for {made}, not for {processor.here()}"
+    return None if made == processor.own_platform() else f"it compiles for {made}, not for {processor.own_platform()}"
 
 
 def _candidates() -> Iterator[list[str]]:
@@ -100,7 +100,7 @@ def _candidates() -> Iterator[list[str]]:
 
 def missing() -> str:
     """Why there is no compiler, in words."""
-    asked, answered = os.environ.get(_ASKED), _answered()
+    asked, answered = os.environ.get(_ASKED), _first_compiler()
     if not asked:
         silent = "" if find_spec(ZIG) is None else f", and that of the package {ZIG} does not answer"
         return f"no C++ compiler of {', '.join(COMPILERS)} is on the PATH{silent}"

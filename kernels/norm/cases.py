@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from duoln.kernels.registry import STORED, Arrays, Case, Shape, Timed, by, floats
+from duoln.kernels.registry import STORED, Arrays, Case, Shape, Timed, floats, sizes_text
 
 NORMS = ("layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm")
 _WIDTHS = (1, 2, 7, 31, 32, 33, 64, 65, 100, 128, 129, 255, 256, 257, 500, 512, 513, 1000, 1024, 1025, 2047, 2048, 2050,
@@ -98,7 +98,7 @@ def norm(op: str, shape: Sequence[int], *, activation: str | None = None, mean: 
     if activation:
         attrs["activation"] = activation
     left = "alone" if len(absent) > 1 else f"no {absent[0]}" if absent else ""
-    label = ", ".join(filter(None, (by(shape), activation, f"mean {mean:g}" if mean else "", left,
+    label = ", ".join(filter(None, (sizes_text(shape), activation, f"mean {mean:g}" if mean else "", left,
                                     "misaligned" if misaligned else "")))
     length = 40 * width if mean else max(prod(shape[:-1]), width)
     return Case(op, label, arrays, attrs, length, shape, misaligned)

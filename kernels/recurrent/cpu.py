@@ -25,7 +25,7 @@ from duoln.kernels.recurrent import positions as walks
 from duoln.kernels.recurrent.cells import COMPILED_WALKS, Norms, supports
 from duoln.kernels.recurrent.launches import BIASES, CELL, CELL_BACK, WALKS
 from duoln.kernels.recurrent.positions import PARAMETERS, Parameters, Positions, Units
-from duoln.kernels.recurrent.weights import Means, Walked, is_transposed, laid_out
+from duoln.kernels.recurrent.weights import Means, Walked, in_c_order, is_transposed
 from duoln.ops.recurrent.variants import CELLS
 
 _WORTH_THREADS_BYTES = 1 << 21
@@ -180,7 +180,7 @@ def _products_for_gradient(saved: _Saved) -> tuple[Array | None, Array | None]:
 def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     walk, walked, (x_proj, h_proj) = saved.walk, saved.walked, _products_for_gradient(saved)
     units, positions, dtype, few = walked.units, walked.positions, walked.x.dtype, saved.has_few_inputs
-    d_states = [walks.given(units, d, walked.hidden) for d in gouts[1:]]
+    d_states = [walks.padded_gradient(units, d, walked.hidden) for d in gouts[1:]]
     d_rows = host.empty_like(walked.x) if few and needs[0] else None
     d_weights = walks.row_blocks(positions.batch, walked.w_x.shape, dtype) if few else None
     d_x_proj, d_h_proj = x_proj, h_proj
@@ -197,14 +197,14 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
     if d_weights is None:
         d_x, d_w_x = walked.input_gradients(d_x_proj, needs[0])
     else:
-        d_x = None if d_rows is None else positions.spread(d_rows)
-        d_w_x = units.cut(host.added_up(d_weights))
-        d_w_x = walk.means.without(d_w_x, out=d_w_x)
+        d_x = None if d_rows is None else positions.scatter_rows(d_rows)
+        d_w_x = units.unpad(host.added_up(d_weights))
+        d_w_x = walk.means.subtract_from(d_w_x, out=d_w_x)
     d_w_h = walked.state_gradient(d_x_proj if d_h_proj is None else d_h_proj)
     d_bias, *d_norms = walk.parameters.gradients(units, parts)
     if walk.has_inner_bias:
-        d_bias = walk.means.without_of_bias(units.cut(column_sums(d_x_proj)), d_bias)
-    return [d_x, *[units.cut(d, 1) for d in d_states], d_w_x, d_w_h, d_bias, None, *d_norms]
+        d_bias = walk.means.without_of_bias(units.unpad(column_sums(d_x_proj)), d_bias)
+    return [d_x, *[units.unpad(d, 1) for d in d_states], d_w_x, d_w_h, d_bias, None, *d_norms]
 
 
 _VARIANTS = {cell: {norm: _Walk.of(cell, norm) for of, norm in COMPILED_WALKS if of == cell} for cell in CELLS}
@@ -245,8 +245,8 @@ def _rule_of_step(cell: str, variants: Mapping[str, _Walk], of_walk: Rule) -> Ru
         before = [host.contiguous(state) for state in states]
         after = [host.empty_like(state) for state in before]
         transposed, given = is_transposed(w_h), (bias, *norms)
-        values = {**none, **_numbers(x, w_x, w_h, eps), "w_h": laid_out(w_h, transposed), "x": host.contiguous(x[0]),
-                  "w_x": laid_out(w_x, transposed), "h": before[0], "c": before[-1], "h_new": after[0],
+        values = {**none, **_numbers(x, w_x, w_h, eps), "w_h": in_c_order(w_h, transposed), "x": host.contiguous(x[0]),
+                  "w_x": in_c_order(w_x, transposed), "h": before[0], "c": before[-1], "h_new": after[0],
                   "c_new": after[-1]}
         for name, place in places[norm].items():
             values[name] = None if given[place] is None else host.contiguous(given[place])
@@ -265,7 +265,7 @@ def _rule_of_step(cell: str, variants: Mapping[str, _Walk], of_walk: Rule) -> Ru
              ) -> Callable[..., None] | None:
         walk, (w_x, w_h, _, _, *norms) = variants[norm], arrays[count:]
         transposed = is_transposed(w_h)
-        lie = laid_out(w_h, transposed) is w_h and laid_out(w_x, transposed) is w_x
+        lie = in_c_order(w_h, transposed) is w_h and in_c_order(w_x, transposed) is w_x
         if walk.has_inner_bias or not lie or not all(a.flags.c_contiguous for a in norms):
             return None
         values: dict[str, Any] = {**_numbers(x, w_x, w_h, eps, theirs), "w_h": host.address(w_h),

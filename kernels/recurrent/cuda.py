@@ -119,9 +119,9 @@ class Walk(NamedTuple):
         """The sequence from arrays in the order of time."""
         if mask is not None:
             x = _unpadded(x, mask)
-        return cls(_turned(x, reverse), None if mask is None else _turned(mask, reverse), reverse, limit)
+        return cls(_reverse_time(x, reverse), None if mask is None else _reverse_time(mask, reverse), reverse, limit)
 
-    def bound(self, *gradients: Array) -> None:
+    def clip_gradients(self, *gradients: Array) -> None:
         """Keep the gradients of states within the limit, in place."""
         if self.limit is not None:
             for gradient in gradients:
@@ -129,7 +129,7 @@ class Walk(NamedTuple):
 
     def in_time(self, array: Array) -> Array:
         """The array in the order of time, from the order of computation, or the reverse."""
-        return _turned(array, self.reverse)
+        return _reverse_time(array, self.reverse)
 
 
 def _unpadded(x: Array, mask: Array) -> Array:
@@ -137,7 +137,7 @@ def _unpadded(x: Array, mask: Array) -> Array:
     return cupy.where(mask[..., None], x, x.dtype.type(0))
 
 
-def _turned(array: Array, reverse: bool) -> Array:
+def _reverse_time(array: Array, reverse: bool) -> Array:
     return cupy.ascontiguousarray(array[::-1] if reverse else array)
 
 
@@ -164,12 +164,12 @@ def states(first: Array, time_steps: int) -> Array:
     return room
 
 
-def last(be: Backend, hidden: Array) -> Array:
+def copy_last_state(be: Backend, hidden: Array) -> Array:
     """The last of the states (T + 1, B, H), in float32 and in an array of its own."""
     return hidden[-1].copy() if be.dtype(hidden) == "float32" else be.astype(hidden[-1], "float32")
 
 
-def start(gradient: Array | None, like: Array) -> Array:
+def gradient_buffer(gradient: Array | None, like: Array) -> Array:
     """A buffer for the gradient of a state, of float32: a copy of `gradient`, or zeros if it is None."""
     return cupy.zeros(like.shape, dtype=_FLOAT32) if gradient is None else gradient.copy()
 

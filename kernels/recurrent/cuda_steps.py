@@ -104,14 +104,14 @@ def forward(problem: cuda.Problem, be: Backend, states: tuple[Array, ...],
         multiply(t)
         step(t)
     last = [] if c is None else [c[-1].copy()]
-    return (walk.in_time(h_stored[1:]), cuda.last(be, hs), *last), saved
+    return (walk.in_time(h_stored[1:]), cuda.copy_last_state(be, hs), *last), saved
 
 
 def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> list[Array | None]:
     """The gradients of all arguments of a sequence operator, from those of its results."""
     problem, walk, variant = saved.problem, saved.problem.walk, saved.problem.variant
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
-    d_states = [cuda.start(d, saved.h[0]) for d in gouts[1:]]
+    d_states = [cuda.gradient_buffer(d, saved.h[0]) for d in gouts[1:]]
     dh = d_states[0]
     has_carry = walk.mask is not None or variant.increases_h
     carry = cupy.zeros_like(dh) if has_carry else None
@@ -126,24 +126,24 @@ def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Seque
             if carry is not None:
                 dh += carry
                 carry.fill(0)
-            walk.bound(*d_states)
+            walk.clip_gradients(*d_states)
     if carry is not None:
         dh += carry
-    of_parameters = of_all(saved, gradients)
+    of_parameters = parameter_gradients(saved, gradients)
     return [cuda.input_gradient(gradients.x_proj, problem.w_x, walk) if needs[0] else None, *d_states,
             cuda.weight_gradient(walk.x, gradients.x_proj),
             cuda.weight_gradient(saved.h_stored[:-1], gradients.h_proj), of_parameters.get("bias"), None,
             *[of_parameters[name] for name in problem.norms]]
 
 
-def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
+def parameter_gradients(saved: Saved, gradients: Gradients) -> dict[str, Array]:
     """Gradients of the bias and the norms, by name, from all time steps at once."""
     problem, variant, made = saved.problem, saved.problem.variant, dict[str, Array]()
     of_gates = [("h", saved.x_proj, gradients.x_gates)] if variant.keeps_sum else [
         ("x", saved.x_proj, gradients.x_gates), ("h", saved.h_proj, gradients.h_gates)]
     for k, (name, values, d) in enumerate(of_gates):
         if d is not None:
-            made[f"gain_{name}"], made[f"bias_{name}"] = _of_parts(
+            made[f"gain_{name}"], made[f"bias_{name}"] = _norm_gradients(
                 variant.cell, values, saved.stats, k * variant.parts, d)
     if gradients.c_norm is not None and saved.c is not None:
         # The cell of a masked row is not the one normalised at this time step, but its gradient here is zero.
@@ -152,7 +152,7 @@ def of_all(saved: Saved, gradients: Gradients) -> dict[str, Array]:
     return made if d_bias is None else {**made, "bias": d_bias}
 
 
-def _of_parts(cell: str, proj: Array, stats: Array, norm: int, d_gates: Array) -> tuple[Array, Array]:
+def _norm_gradients(cell: str, proj: Array, stats: Array, norm: int, d_gates: Array) -> tuple[Array, Array]:
     """Gradients of gain and bias of a product; the parts of a cell's gates each have a norm, from `norm` on."""
     parts = CELLS[cell].parts
     if len(parts) == 1:

@@ -102,7 +102,7 @@ def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Seque
     problem, walk, variant = saved.problem, saved.problem.walk, saved.problem.variant
     batch, hidden = saved.h.shape[1:]
     d_hs = None if gouts[0] is None else walk.in_time(gouts[0])
-    d_states = [cuda.start(d, saved.h[0]) for d in gouts[1:]]
+    d_states = [cuda.gradient_buffer(d, saved.h[0]) for d in gouts[1:]]
     d_x_proj = cupy.empty_like(saved.x_proj)
     d_h_proj = cupy.empty_like(d_x_proj) if variant.is_apart else d_x_proj
     gates = variant.row_gradients
@@ -110,7 +110,7 @@ def vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, ...], needs: Seque
     CLUSTER_WALKS[variant.cell, variant.norm, "backward"].bind(saved.arguments(
         d_hs=d_hs, dh=d_states[0], dc=d_states[-1], d_x_proj=d_x_proj, d_h_proj=d_h_proj if variant.is_apart else None,
         d_parameters=sums, limit=inf if walk.limit is None else walk.limit))()
-    gradients = {} if sums is None else _of_parameters(sums, gates)
+    gradients = {} if sums is None else _parameter_gradients(sums, gates)
     if variant.kernel_adds_bias:
         gradients["bias_x"] = gradients["bias_h"] = gradients["bias"]
     return [cuda.input_gradient(d_x_proj, problem.w_x, walk) if needs[0] else None, *d_states,
@@ -131,7 +131,7 @@ def _row_statistics(problem: cuda.Problem, x_proj: Array, eps: float, x_stats: A
     return w_stats
 
 
-def _of_parameters(sums: Array, gates: Mapping[str, int]) -> dict[str, Array]:
+def _parameter_gradients(sums: Array, gates: Mapping[str, int]) -> dict[str, Array]:
     """Gradients by name, from those of each row of the batch, (B, gates, H), and the gates of each parameter."""
     total = launch.sum_columns(sums.reshape(len(sums), -1))[0].reshape(sums.shape[1:])
     gradients, first = {}, 0

@@ -67,7 +67,7 @@ def _cell_forward(be: Backend, x_proj: Array, h_proj: Array, c: Array, bias: Arr
 def _cell_vjp(be: Backend, saved: Saved, gouts: tuple[Array | None, Array | None],
               needs: Sequence[bool]) -> list[Array | None]:
     gradients, dc = _cell_gradient(be, saved, gouts)
-    of_parameters = cuda_steps.of_all(saved, gradients) if any(needs[_CELL_BIAS:]) else {}
+    of_parameters = cuda_steps.parameter_gradients(saved, gradients) if any(needs[_CELL_BIAS:]) else {}
     return [gradients.x_proj[0], gradients.h_proj[0], dc,
             *(of_parameters.get(name) for name in ("bias", *saved.problem.norms))]
 
@@ -78,7 +78,7 @@ def _cell_gradient(be: Backend, saved: Saved,
     assert saved.c is not None
     d_h = converted(be, gouts[0], "float32")
     dh = cupy.zeros(saved.c.shape[1:], dtype=saved.c.dtype) if d_h is None else cupy.ascontiguousarray(d_h)
-    dc = cuda.start(gouts[1], dh)
+    dc = cuda.gradient_buffer(gouts[1], dh)
     gradients = Gradients.room(saved)
     STEPS["lstm", saved.problem.variant.norm, "backward"].bind(
         saved.arguments(**gradients.arguments(), dh=dh, dc=dc))()
@@ -93,16 +93,16 @@ def _cell_pooled(place: int) -> Callable[..., Array]:
 
     def gradient(be: Backend, uses: Sequence[_Use]) -> Array:
         parts = []
-        for merged, gouts in _few(be, uses):
+        for merged, gouts in _merge_uses(be, uses):
             gradients, _ = _cell_gradient(be, merged, gouts)
             name = ("bias", *merged.problem.norms)[place - _CELL_BIAS]
-            parts.append(cuda_steps.of_all(merged, gradients)[name])
+            parts.append(cuda_steps.parameter_gradients(merged, gradients)[name])
         return reduce(operator.add, parts)
 
     return gradient
 
 
-def _few(be: Backend, uses: Sequence[_Use]) -> Iterator[_Use]:
+def _merge_uses(be: Backend, uses: Sequence[_Use]) -> Iterator[_Use]:
     """As few calls as can be: those that have all parameters in common are merged, up to some size."""
     alike: dict[tuple[Any, ...], list[_Use]] = {}
     for use in uses:

@@ -21,21 +21,21 @@ BIASES = ("bias", "bias_2", "bias_3")
 """The biases of the gates that a single time step adds up itself."""
 
 
-def _listed(names: Sequence[str]) -> str:
+def _array_declarations(names: Sequence[str]) -> str:
     return ", ".join(f"{name}: own?" for name in names)
 
 
 # C++ ------------------------------------------------------------------------------------------------------------------
 
-_WALK = (f"w_h: own, {_listed(('x', 'w_x', 'x_proj', 'h_proj', *PARAMETERS))}, hidden: own, cells: own?, "
+_WALK = (f"w_h: own, {_array_declarations(('x', 'w_x', 'x_proj', 'h_proj', *PARAMETERS))}, hidden: own, cells: own?, "
          "raw_cells: own?, norms: own?, slots: own int64?, steps: int64, batch: int64, inputs: int64, units: int64, "
          "eps: float64, reverse: int32, threads: int32, by_units: int32, transposed: int32")
-_OF_GRADIENTS = _listed([f"d_{name}" for name in PARAMETERS])
+_OF_GRADIENTS = _array_declarations([f"d_{name}" for name in PARAMETERS])
 _ENTRIES = {
     "forward": _WALK,
     "backward": f"{_WALK}, d_hidden: own?, dh: own, dc: own, d_x: own?, d_w_x: own?, d_x_proj: own?, d_h_proj: own?, "
                 f"{_OF_GRADIENTS}, limit: float64",
-    "step": f"w_h: own, x: own, w_x: own, {_listed((*PARAMETERS, *BIASES, 'inner_bias'))}, h: own, c: own, "
+    "step": f"w_h: own, x: own, w_x: own, {_array_declarations((*PARAMETERS, *BIASES, 'inner_bias'))}, h: own, c: own, "
             "h_new: own, c_new: own, batch: int64, inputs: int64, units: int64, eps: float64, threads: int32, "
             "transposed: int32, theirs: int32",
 }
@@ -53,8 +53,8 @@ WALKS = {(cell, norm): _compiled(f"recurrent/{cell}/{cell}_{walk.text}", cell, w
          for (cell, norm), walk in COMPILED_WALKS.items()}
 """By cell and norm: the forward and backward walk, and the single time step."""
 
-_CELL = (f"x_proj: own, h_proj: own, c: own[batch, hidden], {_listed((*PARAMETERS, 'inner_bias'))}, c_new: own, "
-         "norms: own")
+_CELL = (f"x_proj: own, h_proj: own, c: own[batch, hidden], {_array_declarations((*PARAMETERS, 'inner_bias'))}, "
+         "c_new: own, norms: own")
 _HOW = "eps: float64, variant: int32, threads: int32"
 CELL = Launch("recurrent/lstm/cell", "lstm_cell_forward", f"{_CELL}, {_HOW} -> h_new: like c")
 """An LSTM's time step after its products."""

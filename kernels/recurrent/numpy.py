@@ -270,7 +270,7 @@ def _rule(kind: type[Cell]) -> Rule:
         for t in times:
             before[t] = states[0]
             new, of_step = cell.forward(x_proj[t], states[0] @ w_h, states)
-            states = new if mask is None else _chosen(mask[t], new, states)
+            states = new if mask is None else _select_rows(mask[t], new, states)
             hidden[t] = states[0]
             kept.append(of_step)
         return (hidden, *states), _Saved(cell, kept, x, before, w_x, w_h, mask, times, attrs["gradient_limit"])
@@ -290,12 +290,12 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
         if d_hidden is not None:
             d_states = (d_states[0] + d_hidden[t], *d_states[1:])
         mask = None if saved.mask is None else saved.mask[t]
-        gradient = saved.cell.backward(kept, d_states if mask is None else _chosen(mask, d_states, no_states))
+        gradient = saved.cell.backward(kept, d_states if mask is None else _select_rows(mask, d_states, no_states))
         d_x_proj[t], d_h_proj[t] = gradient.x_proj, gradient.h_proj
         d_before = (gradient.states[0] + gradient.h_proj @ saved.w_h.T, *gradient.states[1:])
         if saved.limit is not None:
             d_before = tuple(np.clip(d, -saved.limit, saved.limit) for d in d_before)
-        d_states = d_before if mask is None else _chosen(mask, d_before, d_states)
+        d_states = d_before if mask is None else _select_rows(mask, d_before, d_states)
         for name, d in gradient.parameters.items():
             totals[name] = totals[name] + d if name in totals else d
     d_x = d_x_proj @ saved.w_x.T if needs[0] else None
@@ -305,7 +305,7 @@ def _vjp(be: Backend, saved: _Saved, gouts: tuple[Array | None, ...], needs: Seq
             totals.get("bias"), None, *(totals[name] for name in saved.cell.norms)]
 
 
-def _chosen(mask: Array, of_real: States, of_masked: States) -> States:
+def _select_rows(mask: Array, of_real: States, of_masked: States) -> States:
     """The rows of the first arrays where the mask (B,) is True, those of the second where it is False."""
     return tuple(np.where(mask[:, None], a, b) for a, b in zip(of_real, of_masked, strict=True))
 

@@ -60,7 +60,7 @@ class Units(NamedTuple):
         wide[..., :self.hidden] = x.reshape(*x.shape[:-1], count, self.hidden)
         return wide.reshape(*x.shape[:-1], count * self.stride)
 
-    def cut(self, x: Array, gates: int | None = None) -> Array:
+    def unpad(self, x: Array, gates: int | None = None) -> Array:
         """The opposite of `filled`."""
         count = self.gates if gates is None else gates
         if self.hidden == self.stride:
@@ -99,7 +99,7 @@ class Positions(NamedTuple):
         flat = host.contiguous(x).reshape(-1, x.shape[2])
         return flat if self.places is None else flat[self.places]
 
-    def spread(self, rows: Array) -> Array:
+    def scatter_rows(self, rows: Array) -> Array:
         """The opposite of `rows`, with zeros elsewhere."""
         if self.places is None:
             return rows.reshape(self.steps, self.batch, -1)
@@ -130,7 +130,7 @@ def states(units: Units, positions: Positions, first: Array) -> Array:
     return room
 
 
-def given(units: Units, d_state: Array | None, like: Array) -> Array:
+def padded_gradient(units: Units, d_state: Array | None, like: Array) -> Array:
     """The gradient of a last state as (B, stride), in new memory; zeros for None."""
     filled = host.zeros((like.shape[1], units.stride), like.dtype)
     if d_state is not None:
@@ -210,7 +210,7 @@ class Parameters(NamedTuple):
         """The gradients of (bias, *norms), from the parts that a kernel gives of each parameter."""
         made: list[Array | None] = [None] * self.given
         for name, terms, gates in self.read:
-            d = units.cut(host.added_up(parts[f"d_{name}"]), gates)
+            d = units.unpad(host.added_up(parts[f"d_{name}"]), gates)
             for term in terms:
                 made[term] = d
         return made

@@ -28,7 +28,7 @@ def is_transposed(weight: Array) -> bool:
     return bool(weight.flags.f_contiguous and not weight.flags.c_contiguous)
 
 
-def laid_out(weight: Array, transposed: bool) -> Array:
+def in_c_order(weight: Array, transposed: bool) -> Array:
     """A weight that is contiguous, or whose transpose is; a copy if it lies in another way."""
     if weight.flags.f_contiguous if transposed else weight.flags.c_contiguous:
         return weight
@@ -46,7 +46,7 @@ class Means:
     parts: tuple[int, ...]
     """The gates of each part; empty without norms of a row's gates."""
 
-    def without(self, weight: Array, out: Array | None = None) -> Array:
+    def subtract_from(self, weight: Array, out: Array | None = None) -> Array:
         """A contiguous weight without them, in `out`, which may be the weight itself."""
         if not self.parts:
             return weight
@@ -65,7 +65,7 @@ class Means:
 
     def without_of_bias(self, bias: Array, added: Array | None = None) -> Array:
         """A bias inside the norm without them, and another vector added to it."""
-        centred: Array = self.without(bias[None])[0]
+        centred: Array = self.subtract_from(bias[None])[0]
         return centred if added is None else added + centred
 
     def without_of_transposed(self, units: Units, weight: Array, stride: int, out_stride: int) -> Array:
@@ -79,7 +79,7 @@ class Means:
 def padded(units: Units, means: Means, weight: Array) -> Array:
     """A weight for a product of padded gates: (n, gates * H) to (n, gates * stride), without its means."""
     if not is_transposed(weight):
-        return units.filled(means.without(weight))
+        return units.filled(means.subtract_from(weight))
     if not means.parts and units.hidden == units.stride:
         return weight
     return means.without_of_transposed(units, weight.T, units.hidden, units.stride).T
@@ -91,8 +91,8 @@ def gradient(units: Units, means: Means, x: Array, d_product: Array, transposed:
     It lies transposed if the weight does.
     """
     if not transposed:
-        d = units.cut(multiply(x.T, d_product))
-        return means.without(d, out=d)
+        d = units.unpad(multiply(x.T, d_product))
+        return means.subtract_from(d, out=d)
     d = multiply(d_product.T, x)
     if means.parts or units.hidden < units.stride:
         d = means.without_of_transposed(units, d, units.stride, units.hidden)
@@ -135,8 +135,8 @@ class Walked(NamedTuple):
         """The kept arrays, from an operator's; the states after the first one are allocated, and not yet computed."""
         is_one_step = positions.steps == 1 and positions.slots is None and 0 < positions.batch <= MOST_ROWS
         transposed = is_transposed(w_h)
-        w_x = laid_out(w_x, transposed) if is_one_step else padded(units, means, w_x)
-        return cls(positions.rows(x), w_x, laid_out(w_h, transposed), states(units, positions, h), units, positions,
+        w_x = in_c_order(w_x, transposed) if is_one_step else padded(units, means, w_x)
+        return cls(positions.rows(x), w_x, in_c_order(w_h, transposed), states(units, positions, h), units, positions,
                    means, transposed, is_one_step)
 
     def x_proj(self, inner_bias: Array | None = None) -> Array:
@@ -150,18 +150,18 @@ class Walked(NamedTuple):
     def outputs(self, *states: Array) -> tuple[Array, ...]:
         """The hidden states of all time steps, and the last of each of `states`."""
         last = [self.positions.last(each)[:, :self.units.hidden].copy() for each in states]
-        return self.units.cut(self.positions.blocks(self.hidden)[1], 1), *last
+        return self.units.unpad(self.positions.blocks(self.hidden)[1], 1), *last
 
-    def before(self) -> Array:
+    def previous_states(self) -> Array:
         """The hidden states before the positions: (positions, H)."""
         return self.positions.rows(self.positions.blocks(self.hidden)[0])[:, :self.units.hidden]
 
     def input_gradients(self, d_x_proj: Array, need_x: bool) -> tuple[Array | None, Array]:
         """The gradients of x (if needed) and w_x from that of their product; each costs one product."""
         w_x = padded(self.units, self.means, self.w_x) if self.is_one_step and need_x else self.w_x
-        d_x = self.positions.spread(multiply(d_x_proj, w_x.T)) if need_x else None
+        d_x = self.positions.scatter_rows(multiply(d_x_proj, w_x.T)) if need_x else None
         return d_x, gradient(self.units, self.means, self.x, d_x_proj, is_transposed(self.w_x))
 
     def state_gradient(self, d_h_proj: Array) -> Array:
         """The gradient of w_h, from that of its product: one product over all positions."""
-        return gradient(self.units, self.means, self.before(), d_h_proj, self.transposed)
+        return gradient(self.units, self.means, self.previous_states(), d_h_proj, self.transposed)

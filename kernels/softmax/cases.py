@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from duoln.kernels.registry import STORED, Arrays, Case, Shape, Timed, by, drawn, floats
+from duoln.kernels.registry import STORED, Arrays, Case, Shape, Timed, drawn, floats, sizes_text
 
 
 def cases() -> Iterator[Case]:
@@ -26,7 +26,8 @@ def _softmax() -> Iterator[Case]:
 
 def _both(shape: tuple[int, ...], layouts: bool) -> Iterator[Case]:
     for op in ("softmax", "log_softmax"):
-        yield Case(op, by(shape), drawn(shape, seed=shape), {"axis": len(shape) - 1}, shape[-1], layouts=layouts)
+        yield Case(op, sizes_text(shape), drawn(shape, seed=shape), {"axis": len(shape) - 1}, shape[-1],
+                   layouts=layouts)
 
 
 def _losses() -> Iterator[Case]:
@@ -49,7 +50,7 @@ def cross_entropy(shape: Sequence[int]) -> Case:
         labels = rng.integers(0, shape[-1], shape[:-1]).astype(np.int32)
         return floats(rng, *shape, scale=5), labels
 
-    return Case("softmax_cross_entropy", by(shape), arrays, {}, shape[-1])
+    return Case("softmax_cross_entropy", sizes_text(shape), arrays, {}, shape[-1])
 
 
 _SUITE: tuple[Shape, ...] = ((128, 10), (65536, 10), (4096, 1000), (4096, 10000), (4096, 32000))
@@ -79,4 +80,4 @@ def _classes(before: Sequence[int], n_in: int, classes: int) -> Case:
         x, weights = floats(rng, *before, n_in), floats(rng, n_in, classes, scale=n_in ** -0.5)
         return x, weights, floats(rng, classes), labels
 
-    return Case("linear_cross_entropy", by((*before, n_in, classes)), arrays, {}, max(*before, n_in, classes))
+    return Case("linear_cross_entropy", sizes_text((*before, n_in, classes)), arrays, {}, max(*before, n_in, classes))

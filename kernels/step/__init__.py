@@ -10,7 +10,7 @@ from duoln.core.step.symbol import NotBound
 from duoln.kernels.step.table import Table
 
 
-def bound(program: Program, natives: Sequence[Array], plain: Callable[..., list[Array]]) -> Table | None:
+def bind_program(program: Program, natives: Sequence[Array], plain: Callable[..., list[Array]]) -> Table | None:
     """The table of a program for arrays like these; None where there can be none."""
     try:
         return Table(program, natives, plain)
@@ -21,4 +21,4 @@ def bound(program: Program, natives: Sequence[Array], plain: Callable[..., list[
 def attach(backend: str) -> None:
     """Bind the steps of NumPy's arrays."""
     if backend == "numpy":
-        binders["numpy"] = bound
+        binders["numpy"] = bind_program

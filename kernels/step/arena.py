@@ -50,7 +50,7 @@ class Arena:
 arena = Arena()
 
 
-def placed(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
+def assign_offsets(buffers: Sequence[Buffer]) -> tuple[dict[Buffer, int], int]:
     """The place of each buffer, so that those that live at one time are apart, and the bytes of all.
 
     The largest comes first, and each gets the lowest place that is free while it lives. A step over 150 time steps has

@@ -15,7 +15,7 @@ from duoln.core.step.telling import Row
 from duoln.core.step.trace import KernelLine, Trace, UnboundLine
 
 
-class _Again(Exception):
+class _RetraceNeeded(Exception):
     """Instructions that cannot be bound; the rest is traced without them."""
 
     def __init__(self, instructions: set[int], why: str) -> None:
@@ -31,7 +31,7 @@ def trace_of(program: Program, natives: Sequence[Array]) -> tuple[Trace, dict[Pl
         try:
             with trace_rules(trace):
                 return trace, _run(program, natives, trace, called)
-        except _Again as again:
+        except _RetraceNeeded as again:
             called |= dict.fromkeys(again.instructions - called.keys(), again.why)
 
 
@@ -56,11 +56,11 @@ def _run(program: Program, natives: Sequence[Array], trace: Trace, called: dict[
         try:
             _perform(one, program.backend, values)
         except Exception as error:  # whatever it is, a rule that ends so is not bound
-            raise _Again(_together(program, k), f"{type(error).__name__}: {error}") from error
+            raise _RetraceNeeded(_bound_together(program, k), f"{type(error).__name__}: {error}") from error
     return values
 
 
-def _together(program: Program, number: int) -> set[int]:
+def _bound_together(program: Program, number: int) -> set[int]:
     """The instructions that are bound only if this one is: those of its rule, and those that read what they save."""
     every = program.instructions
     rule = getattr(every[number], "rule", None)

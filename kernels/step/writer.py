@@ -17,7 +17,7 @@ from duoln.core.step.trace import KernelLine, NumpyLine, Trace, UnboundLine, cop
 from duoln.errors import CompileError
 from duoln.kernels import host
 from duoln.kernels.native.loading import library
-from duoln.kernels.step.arena import placed
+from duoln.kernels.step.arena import assign_offsets
 from duoln.kernels.step.tracing import Returned, buffers_of, symbols_among
 
 _FILE = "step/run.cpp"
@@ -34,14 +34,15 @@ class Writer(FunctionText):
         self._program, self._values, self._trace = program, values, trace
         self.known = self._known
         self.known |= {"backend": program.backend, "view": np.ndarray, "address": host.address, "empty": np.empty,
-                       "fitted": _fitted, "apart": _apart, "copyto": np.copyto, "places": host.places}
+                       "fitted": _in_recorded_layout, "apart": _copy_if_shared, "copyto": np.copyto,
+                       "places": host.places}
         self.views: dict[str, tuple[int, np.ndarray]] = {}
         """The arrays in the arena by their names, with their places and forms."""
         self._times = times
         self._names: dict[Any, str] = {}
         self._renew_results()
         own = {buffer for line in trace.lines for buffer in buffers_of(line, program, values) if buffer.kind == "own"}
-        self._at, self.size = placed(list(own))
+        self._at, self.size = assign_offsets(list(own))
         self._number_sources()
         self._lay_words()
         self._write()
@@ -231,7 +232,7 @@ def _failed(entry: str) -> Never:
     raise MemoryError(f"[{entry}] no memory left for what the kernel needs beside its arrays")
 
 
-def _fitted(x: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def _in_recorded_layout(x: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
     """A result of a rule that was not bound: an array in the layout that it had when the step was recorded."""
     x = np.asarray(x)
     if x.shape != shape or x.dtype != dtype:
@@ -246,7 +247,7 @@ def _fitted(x: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.
     return result
 
 
-def _apart(x: np.ndarray, memory: np.ndarray) -> np.ndarray:
+def _copy_if_shared(x: np.ndarray, memory: np.ndarray) -> np.ndarray:
     """A result, or a copy where it lies in memory that the next call uses."""
     return x.copy() if np.may_share_memory(x, memory) else x
 

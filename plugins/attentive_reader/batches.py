@@ -106,7 +106,7 @@ class Training:
         return array
 
 
-def evaluated(split: Split, count: int | None, batch_size: int, multiple: int, last: LastBatch) -> Batch:
+def evaluation_split(split: Split, count: int | None, batch_size: int, multiple: int, last: LastBatch) -> Batch:
     """A split for evaluation: its first questions, with how they are to be cut into batches."""
     questions = len(split.answers) if count is None else min(count, len(split.answers))
     if last == "dropped":

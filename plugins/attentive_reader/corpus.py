@@ -20,7 +20,7 @@ from duoln.plugins.attentive_reader.questions import (
     most_relevant,
     near_entities,
     parse,
-    within,
+    passage_questions,
 )
 
 LastToken = Literal["dropped", "kept"]
@@ -203,7 +203,7 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
     Args:
         path: the folder or archive.
         cut: the length of the text that is read.
-        within_from: train also on questions that training passages answer by themselves, see `questions.within`.
+        within_from: train also on questions that training passages answer by themselves, see `questions.passage_questions`.
 
     Raises:
         DataError: see `members`. DataFormatError: see `questions.parse`; also no training or validation set.
@@ -214,7 +214,7 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
         question = parse(member.where, member.content)
         collector.add(member.split, member.where, question)
         if within_from is not None and member.split == "train":
-            for k, made in enumerate(within(question.passage, within_from)):
+            for k, made in enumerate(passage_questions(question.passage, within_from)):
                 collector.add("train", f"{member.where} {k:04d}", made)
     corpus = collector.corpus()
     for folder, split in SPLITS.items():

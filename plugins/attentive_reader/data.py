@@ -13,7 +13,7 @@ from duoln import Stream
 from duoln.data.text import describe_unknown
 from duoln.errors import UsageError
 from duoln.plugins.attentive_reader import corpus
-from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluated
+from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluation_split
 from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut, Split
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
 from duoln.tasks import Dataset, Splits
@@ -62,7 +62,7 @@ def _splits(cfg: Any, dataset: Dataset, parts: dict[str, Split], words: corpus.V
     for name, part in parts.items():
         shortened = name == "train" and cfg.evaluate_questions is not None
         count = max(cfg.evaluate_questions, cfg.batch_size) if shortened else None
-        evaluation[name] = evaluated(part, count, cfg.batch_size, cfg.pad_multiple, cfg.last_batch)
+        evaluation[name] = evaluation_split(part, count, cfg.batch_size, cfg.pad_multiple, cfg.last_batch)
         if not len(evaluation[name]["answer"]):
             raise UsageError(f"[attentive_reader] the {name} set is smaller than a batch, and so is left out: expected "
                              f"a batch_size of at most {len(part.answers)} or last_batch=kept, found {cfg.batch_size}")

@@ -118,7 +118,7 @@ def near_entities(passage: Sequence[str], reach: int) -> list[str]:
     return [word for k, word in enumerate(passage) if k in kept]
 
 
-def within(passage: Sequence[str], first: int) -> Iterator[Question]:
+def passage_questions(passage: Sequence[str], first: int) -> Iterator[Question]:
     """Questions that a passage answers by itself: its sentences from the `first` on, each after those before it.
 
     In a sentence of 6 to 40 words, the first entity that an earlier sentence names is left out. A sentence without such

@@ -55,21 +55,21 @@ def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[st
     """
     for folder in search_folders(root):
         if (archive := packed_or_not(folder / ARCHIVE.path)) is not None:
-            return partial(_whole, archive)
+            return partial(_load_archive, archive)
         if (subset := packed_or_not(folder / SUBSET)) is not None:
-            return partial(_part, subset)
+            return partial(_load_subset, subset)
     for pickled in (folder / FOLDER / name for folder in search_folders(root) for name in _PICKLED):
         if packed_or_not(pickled) is not None:
             raise DataError(f"{pickled}: the version for Python, whose pickles could run any program when they are "
                             f"read; expected {ARCHIVE.path}, the binary version, from {ARCHIVE.urls[0]}")
-    return partial(_whole, find(ARCHIVE))
+    return partial(_load_archive, find(ARCHIVE))
 
 
-def _whole(path: Path) -> tuple[Dataset, dict[str, Images]]:
+def _load_archive(path: Path) -> tuple[Dataset, dict[str, Images]]:
     return Dataset("CIFAR-10", "substitute"), read_archive(path)
 
 
-def _part(path: Path) -> tuple[Dataset, dict[str, Images]]:
+def _load_subset(path: Path) -> tuple[Dataset, dict[str, Images]]:
     images = read_subset(path)
     return Dataset(f"CIFAR-10, {len(images['train'].labels):,} images", "substitute"), images
 

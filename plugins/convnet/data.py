@@ -70,10 +70,10 @@ def updates(cfg: Any) -> int:
 
 def schedule(cfg: Any) -> Callable[[int], float]:
     """The learning rate of each update: constant, and in the last share of them along a line to 0."""
-    return partial(_falling, cfg.learning_rate, round((1 - cfg.decay) * updates(cfg)), updates(cfg))
+    return partial(_decayed_rate, cfg.learning_rate, round((1 - cfg.decay) * updates(cfg)), updates(cfg))
 
 
-def _falling(rate: float, start: int, stop: int, step: int) -> float:
+def _decayed_rate(rate: float, start: int, stop: int, step: int) -> float:
     return rate if start >= stop else rate * min(max((stop - step) / (stop - start), 0.0), 1.0)
 
 
@@ -99,10 +99,10 @@ def _load(name: Corpus, source: Source, root: Path | None) -> tuple[tuple[Datase
     def find() -> Callable[[], tuple[Dataset, dict[str, Images]]]:
         return corpus.find_images(root) if name == "cifar10" else partial(_mnist, find_mnist(root))
 
-    return original_or_made(source, find, partial(_made, name))
+    return original_or_made(source, find, partial(_synthetic_images, name))
 
 
-def _made(name: Corpus) -> tuple[Dataset, dict[str, Images]]:
+def _synthetic_images(name: Corpus) -> tuple[Dataset, dict[str, Images]]:
     make = make_coloured if name == "cifar10" else make_grey
     return (Dataset("made digits, coloured" if name == "cifar10" else "made digits", "synthetic"),
             {split: make(count, DATA_SEED, split) for split, count in MADE.items()})

@@ -45,16 +45,16 @@ def find_images(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[st
             missing.
     """
     if (packed := locate([PACKED], root)) is not None:
-        return lambda: _described(read_packed(packed[0]))
+        return lambda: _identify_dataset(read_packed(packed[0]))
     texts = locate(PLACES[1], root)
     if texts is None:
         raise absent([PACKED, *TEXTS.values()], root, "put the first, or the three texts of "
                      f"http://www.cs.toronto.edu/~larocheh/public/datasets/binarized_mnist, in a folder {FOLDER} there")
-    return lambda: _described({split: np.packbits(read_text(path), axis=1)
+    return lambda: _identify_dataset({split: np.packbits(read_text(path), axis=1)
                                for split, path in zip(TEXTS, texts, strict=True)})
 
 
-def _described(packed: dict[str, np.ndarray]) -> tuple[Dataset, dict[str, np.ndarray]]:
+def _identify_dataset(packed: dict[str, np.ndarray]) -> tuple[Dataset, dict[str, np.ndarray]]:
     digest = hashlib.sha256(b"".join(packed[split].tobytes() for split in SPLITS)).hexdigest()
     dataset = (Dataset("binarised MNIST", "original") if digest == KNOWN_SHA256
                else Dataset("binarised images of another origin", "substitute"))

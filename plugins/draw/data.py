@@ -37,7 +37,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     Raises:
         as `original_or_made`. UsageError: `rows` or `evaluate_images` out of range.
     """
-    (dataset, images), why = original_or_made(cfg.source, partial(corpus.find_images, root), _made)
+    (dataset, images), why = original_or_made(cfg.source, partial(corpus.find_images, root), _synthetic_digits)
     with suited_to(cfg.source, why):
         if cfg.rows is not None:
             if not 1 <= cfg.rows <= len(images["train"]):
@@ -71,7 +71,7 @@ def evaluation_batches(split: Batch) -> Iterator[Batch]:
         yield {"x": x, "noise": noise(seed, "evaluation", k, (glimpses, len(x), latent))}
 
 
-def _made() -> tuple[Dataset, dict[str, np.ndarray]]:
+def _synthetic_digits() -> tuple[Dataset, dict[str, np.ndarray]]:
     return Dataset("made digits, binarised", "synthetic"), {
         split: _binarised(count, split) for split, count in MADE.items()}
 

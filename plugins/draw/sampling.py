@@ -59,10 +59,10 @@ def generate(trained: Trained, count: int, seed: int) -> tuple[np.ndarray, np.nd
     drawn = model.generate(trained.params, tensor(noise, backend))
     logits = np.stack([canvas.numpy() for canvas in drawn.canvases]).astype(np.float64)
     where = np.stack([window.numpy() for window in drawn.windows]).astype(np.float64)
-    return 0.5 * np.tanh(0.5 * logits) + 0.5, squares(where)
+    return 0.5 * np.tanh(0.5 * logits) + 0.5, window_corners(where)
 
 
-def squares(where: np.ndarray) -> np.ndarray:
+def window_corners(where: np.ndarray) -> np.ndarray:
     """The outermost means of the grids that `filterbank` makes of `where` (..., 5): (..., 4)."""
     clamped = np.clip(where, -LIMIT, LIMIT)
     middle = (clamped[..., :2] + 1) / 2 * PIXELS

@@ -59,7 +59,7 @@ def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str
     """
     files = locate(FILES, root)
     if files is not None:
-        return partial(_described, files)
+        return partial(_read_splits, files)
     how = "make it ready with `duoln data prepare handwriting --from DIR`: lineStrokes/, ascii/ and the lists in DIR"
     for folder in search_folders(root):
         if packed_or_not(folder / "handwriting" / "lineStrokes") is not None:
@@ -69,7 +69,7 @@ def find_lines(root: Path | None = None) -> Callable[[], tuple[Dataset, dict[str
                  f"https://fki.tic.heia-fr.ch/databases/iam-on-line-handwriting-database: {how}")
 
 
-def _described(files: Sequence[Path]) -> tuple[Dataset, dict[str, list[Line]]]:
+def _read_splits(files: Sequence[Path]) -> tuple[Dataset, dict[str, list[Line]]]:
     sets = {split: read_lines(path) for split, path in zip(SPLITS, files, strict=True)}
     if sum(map(len, sets.values())) >= WHOLE_CORPUS:
         return Dataset("IAM-OnDB", "original"), sets

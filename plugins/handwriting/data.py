@@ -38,7 +38,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         as `original_or_made`. UsageError: more lines are requested than exist.
     """
     check_least("handwriting", cfg, length=1, text_length=1, evaluate_lines=1)
-    (dataset, sets), why = original_or_made(cfg.source, partial(corpus.find_lines, root), _made)
+    (dataset, sets), why = original_or_made(cfg.source, partial(corpus.find_lines, root), _synthetic_lines)
     train, lines, batch_size = sets["train"], cfg.lines, cfg.batch_size
     with suited_to(cfg.source, why):
         if lines is not None:
@@ -95,7 +95,7 @@ def as_batch(lines: Sequence[Line], length: int, text_length: int) -> Batch:
     return {"x": x, "target": target, "mask": mask, "text": text}
 
 
-def _made() -> tuple[Dataset, dict[str, list[Line]]]:
+def _synthetic_lines() -> tuple[Dataset, dict[str, list[Line]]]:
     return Dataset("made strokes", "synthetic"), {
         split: make_lines(count, DATA_SEED, split)
         for split, count in (("train", MADE_TRAIN), ("valid", MADE_VALID), ("test", MADE_VALID))}

@@ -44,7 +44,7 @@ def mixture_density(output: Tensor, points: Tensor) -> Tensor:
     return mixture_density.apply(output, points)
 
 
-def _within(be: Backend, x: Array, limit: float) -> Array:
+def _clip(be: Backend, x: Array, limit: float) -> Array:
     return be.minimum(be.maximum(x, -limit), limit)
 
 
@@ -56,9 +56,9 @@ def _density(be: Backend, output: Array, points: Array) -> tuple[Array, Any]:
     count = output.shape[-1] // 6
     end, p, m1, m2, s1, s2, r = (output[..., 0], *(output[..., 1 + k * count:1 + (k + 1) * count] for k in range(6)))
     inverse1, inverse2 = (be.exp(be.minimum(-s, _STEEPEST)) for s in (s1, s2))
-    a, b = (_within(be, d, _FARTHEST) for d in ((points[..., 0:1] - m1) * inverse1, (points[..., 1:2] - m2) * inverse2))
+    a, b = (_clip(be, d, _FARTHEST) for d in ((points[..., 0:1] - m1) * inverse1, (points[..., 1:2] - m2) * inverse2))
     minus, plus = a - b, a + b
-    narrow = _within(be, r, _NARROWEST)
+    narrow = _clip(be, r, _NARROWEST)
     up, down = be.exp(2.0 * narrow), be.exp(-2.0 * narrow)
     quadratic = 0.25 * (minus * minus * (1.0 + up) + plus * plus * (1.0 + down))
     shifted = p - be.max(p, axis=-1, keepdims=True)

@@ -78,7 +78,7 @@ def audio_length(path: Path, rate: int) -> int:
     with opened(path, "sound file") as file:
         if file.read(4) == b"fLaC":
             file.seek(0)
-            with _opened(path, file) as flac:
+            with _open_flac(path, file) as flac:
                 own_rate, count = int(flac.samplerate), int(flac.frames)
             if own_rate != rate or not 0 < count <= MOST_SAMPLES:
                 raise DataFormatError(path, 0, f"1 to {MOST_SAMPLES} samples at {rate} Hz", f"{count} at {own_rate} Hz")
@@ -87,7 +87,7 @@ def audio_length(path: Path, rate: int) -> int:
 
 
 @contextmanager
-def _closed(expected: str, path: Path, kind: type[Exception]) -> Iterator[None]:
+def _convert_read_errors(expected: str, path: Path, kind: type[Exception]) -> Iterator[None]:
     """An error of a reader in the block is the file's fault."""
     try:
         yield
@@ -102,7 +102,7 @@ def _sound(rate: int, values: np.ndarray) -> Sound:
 # RIFF -------------------------------------------------------------------------------------------------
 
 def _riff(path: Path, content: bytes) -> Sound:
-    with _closed("an undamaged RIFF wav", path, wave.Error), wave.open(io.BytesIO(content)) as file:
+    with _convert_read_errors("an undamaged RIFF wav", path, wave.Error), wave.open(io.BytesIO(content)) as file:
         form, rate, count = (file.getnchannels(), 8 * file.getsampwidth()), file.getframerate(), file.getnframes()
         if form != (1, 16) or not rate:
             raise DataFormatError(path, 0, "1 channel, 16 bits, a rate above 0",
@@ -147,7 +147,7 @@ def _sphere(path: Path, content: bytes) -> Sound:
 def _flac(path: Path, content: bytes) -> Sound:
     """Samples by soundfile, block by block, so that a false count in the header allocates no memory."""
     blocks: list[np.ndarray] = []
-    with _opened(path, io.BytesIO(content)) as file:
+    with _open_flac(path, io.BytesIO(content)) as file:
         claimed, rate = int(file.frames), int(file.samplerate)
         if claimed > MOST_SAMPLES:
             raise DataFormatError(path, 0, f"at most {MOST_SAMPLES} samples", claimed)
@@ -162,13 +162,14 @@ def _flac(path: Path, content: bytes) -> Sound:
 
 
 @contextmanager
-def _opened(path: Path, stream: IO[bytes]) -> Iterator[Any]:
+def _open_flac(path: Path, stream: IO[bytes]) -> Iterator[Any]:
     """A FLAC file as soundfile has it, mono and of 16 bits; what fails while it is open is the file's fault."""
     try:
         import soundfile  # late: only FLAC needs it
     except (ImportError, OSError) as error:  # OSError: its libsndfile is missing
         raise UsageError(f'{path}: FLAC needs soundfile: pip install "duoln[speech]" ({error})') from error
-    with _closed("an undamaged FLAC file", path, soundfile.SoundFileError), soundfile.SoundFile(stream) as file:
+    with (_convert_read_errors("an undamaged FLAC file", path, soundfile.SoundFileError),
+          soundfile.SoundFile(stream) as file):
         if (file.channels, file.subtype) != (1, "PCM_16"):
             raise DataFormatError(path, 0, "1 channel, PCM_16", f"{file.channels} channels, {file.subtype}")
         yield file

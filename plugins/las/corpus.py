@@ -82,7 +82,7 @@ class Corpus(NamedTuple):
     """The utterances by the names of `SETS`; no set is empty."""
 
 
-def joined(source: Corpus, words: int) -> Corpus:
+def concatenate_clips(source: Corpus, words: int) -> Corpus:
     """The same number of clips, each of `words` utterances of its set, drawn at random, one after another.
 
     In single words the listener can hear all there is, and the speller need not look for it; here it must.
@@ -100,7 +100,7 @@ def joined(source: Corpus, words: int) -> Corpus:
     return source._replace(dataset=dataset, sets=sets)
 
 
-def spelled(name: str, text: str) -> tuple[str, ...]:
+def spell_transcript(name: str, text: str) -> tuple[str, ...]:
     """A transcript as characters, in lower case, one space between words.
 
     Raises:

@@ -15,7 +15,7 @@ from duoln.errors import DataFormatError, UsageError
 from duoln.plugins.las import corpus, distributed, spoken
 from duoln.plugins.las.corpus import LETTERS, TIMIT, Alphabet, Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
-from duoln.plugins.las.spoken import RATE, made
+from duoln.plugins.las.spoken import RATE, synthetic_corpus
 from duoln.tasks import Splits
 from duoln.tasks.originals import first_there, original_or_made, suited_to
 from duoln.tasks.settings import check_least
@@ -57,10 +57,10 @@ def load(cfg: Any, root: Path | None) -> tuple[Corpus, str]:
         DataError: a file is damaged or missing.
         UsageError: phones are to be joined as words, or a text of dev or test is longer than the search may write.
     """
-    source, why = original_or_made(cfg.source, partial(_find, cfg.source, root), made)
+    source, why = original_or_made(cfg.source, partial(_find, cfg.source, root), synthetic_corpus)
     if cfg.words > 1 and source.alphabet is not LETTERS:
         raise UsageError(f"[las] words: expected 1 where the symbols are phones, found {cfg.words}")
-    source = source if cfg.words == 1 else corpus.joined(source, cfg.words)
+    source = source if cfg.words == 1 else corpus.concatenate_clips(source, cfg.words)
     symbols = 1 + max(len(u.symbols) for name in ("dev", "test") for u in source.sets[name])
     if symbols > cfg.longest:
         raise UsageError(f"[las] longest: expected at least {symbols}, the symbols of the longest text to recognise "
@@ -95,7 +95,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         if not 1 <= cfg.batch_size <= len(training):
             raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
         train = Training(training, source, cfg)
-    chosen = {**source.sets, "train": spread(training, len(source.sets["dev"]))}
+    chosen = {**source.sets, "train": evenly_spaced(training, len(source.sets["dev"]))}
     evaluation = {name: as_split(utterances, source, cfg.mels, 2 ** cfg.pyramids, searched=name != "train")
                   for name, utterances in chosen.items()}
     return Splits(source.dataset, train, train.steps_per_epoch, evaluation, (why,))
@@ -116,7 +116,7 @@ def check(cfg: Any) -> None:
         raise UsageError(f"[las] expected a finite noise of at least 0, found {cfg.noise}")
 
 
-def spread(utterances: Sequence[Utterance], count: int) -> list[Utterance]:
+def evenly_spaced(utterances: Sequence[Utterance], count: int) -> list[Utterance]:
     """So many utterances at most, evenly spread, because the digits are sorted by word."""
     count = min(count, len(utterances))
     return [utterances[k * len(utterances) // count] for k in range(count)]

@@ -10,7 +10,7 @@ from duoln.data.files import visible
 from duoln.data.text import at_line
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.audio import audio_length, read_samples
-from duoln.plugins.las.corpus import FOLDED, LEFT_OUT, LETTERS, MOST_BYTES, TIMIT, Corpus, Utterance, spelled
+from duoln.plugins.las.corpus import FOLDED, LEFT_OUT, LETTERS, MOST_BYTES, TIMIT, Corpus, Utterance, spell_transcript
 from duoln.tasks import Dataset
 
 RATE = 16000
@@ -135,6 +135,6 @@ def read_chapter(path: Path) -> list[Utterance]:
         sound = path.parent / f"{name}.flac"
         if not sound.is_file():
             raise DataMissingError(f"{sound}: missing; {path.name} has a transcript of it")
-        utterances.append(Utterance(str(sound), spelled(f"{path}: {name}", text), audio_length(sound, RATE),
+        utterances.append(Utterance(str(sound), spell_transcript(f"{path}: {name}", text), audio_length(sound, RATE),
                                     partial(read_samples, sound, RATE)))
     return utterances

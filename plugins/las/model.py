@@ -28,7 +28,7 @@ FORGET_BIAS = 1.0
 Batch = Mapping[str, Tensor]
 
 
-def of_lstm(n_in: int, n_hidden: int) -> Initializer:
+def lstm_initializer(n_in: int, n_hidden: int) -> Initializer:
     """The initialiser of both matrices of an LSTM cell, as in TensorFlow, on which nabu is built.
 
     There a cell has one matrix for input and state and all gates, (n_in + n_hidden, 4 n_hidden), and a variable without
@@ -37,7 +37,7 @@ def of_lstm(n_in: int, n_hidden: int) -> Initializer:
     return nn.init.uniform(sqrt(6.0 / (n_in + 5 * n_hidden)))
 
 
-class Heard(NamedTuple):
+class EncoderOutput(NamedTuple):
     """The listener's outputs for utterances."""
 
     values: Tensor
@@ -86,7 +86,7 @@ class Listener(nn.Module):
         self.layers: list[nn.LSTM] = []
         n_in += bool(constant)
         for k in range(pyramids + layers):
-            start = of_lstm(n_in, n_hidden)
+            start = lstm_initializer(n_in, n_hidden)
             self.layers.append(nn.LSTM(n_in, n_hidden, norm=_cell_norm(norm, k), bidirectional=True,
                                        forget_bias=FORGET_BIAS, eps=eps, input_init=start, recurrent_init=start))
             n_in = 4 * n_hidden if len(self.layers) <= pyramids else 2 * n_hidden
@@ -169,8 +169,8 @@ class Speller(nn.Module):
         self.classes, self.n_values, self.n_attention, self.state = classes, n_values, n_attention, state
         widths = [classes + n_values, *[n_hidden] * (layers - 1)]
         self.cells = [nn.LSTMCell(n_in, n_hidden, norm=norm, forget_bias=FORGET_BIAS, eps=eps,
-                                  input_init=of_lstm(n_in, n_hidden), recurrent_init=of_lstm(n_in, n_hidden))
-                      for n_in in widths]
+                                  input_init=lstm_initializer(n_in, n_hidden),
+                                  recurrent_init=lstm_initializer(n_in, n_hidden)) for n_in in widths]
         self.query = nn.Linear(n_hidden, n_attention, bias=False)
         self.keys = nn.Linear(n_values, n_attention, bias=False)
         self.output = nn.Linear(n_hidden + n_values, classes)
@@ -184,10 +184,10 @@ class Speller(nn.Module):
         start = nn.init.uniform(sqrt(3.0 / self.n_attention))
         return {"score": start(rng.child("score"), (self.n_attention,))}
 
-    def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> Heard:
+    def attend_to(self, params: Params, outputs: Tensor, mask: Tensor) -> EncoderOutput:
         """The listener's outputs (T', B, M) by utterance, with their keys."""
         values = ops.permute_dims(outputs, axes=(1, 0, 2))
-        return Heard(values, self.keys(params["keys"], values), ops.permute_dims(mask, axes=(1, 0)))
+        return EncoderOutput(values, self.keys(params["keys"], values), ops.permute_dims(mask, axes=(1, 0)))
 
     def begin(self, params: Params, rows: int) -> Walk:
         """Before the first symbol."""
@@ -195,7 +195,7 @@ class Speller(nn.Module):
         states = tuple(cell.first_states(params[f"layer{k}"], rows) for k, cell in enumerate(self.cells))
         return Walk(states, ops.zeros((rows, self.n_values), like.backend, like.dtype))
 
-    def step(self, params: Params, heard: Heard, walk: Walk, symbols: Tensor, batch: Batch, number: int,
+    def step(self, params: Params, heard: EncoderOutput, walk: Walk, symbols: Tensor, batch: Batch, number: int,
              ) -> tuple[Walk, Tensor, Tensor]:
         """One symbol: the new state of the speller, the next symbol's logits (B, classes), and the weights (B, T').
 
@@ -219,7 +219,8 @@ class Speller(nn.Module):
         logits = self.output(params["output"], ops.concat(x, context, axis=1))
         return Walk(tuple(states), context), logits, weights
 
-    def follow(self, params: Params, heard: Heard, labels: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def teacher_force(self, params: Params, heard: EncoderOutput, labels: Tensor,
+                      batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (L, B, classes) and weights (L, B, T') at each of the labels (L, B), given those before it.
 
         If the batch has `coin` (L, B) and `gumbel` (L, B, classes), a symbol drawn from the last logits replaces the
@@ -250,14 +251,14 @@ class LasModel(nn.Module):
         self.listener, self.speller = listener, speller
         self.beam, self.longest, self.length_penalty = beam, longest, length_penalty
 
-    def hear(self, params: Params, batch: Batch) -> Heard:
+    def hear(self, params: Params, batch: Batch) -> EncoderOutput:
         """The features x (T, B, n_in) and mask bool (T, B) of a batch, as the speller attends to them."""
         outputs, mask = self.listener.hear(params["listener"], batch)
         return self.speller.attend_to(params["speller"], outputs, mask)
 
-    def misses(self, params: Params, batch: Batch) -> Tensor:
+    def label_losses(self, params: Params, batch: Batch) -> Tensor:
         """The mean cross-entropy of each utterance's labels, in nats: (B,). `weight` (L, B) is 1 / labels, or 0."""
-        logits, _ = self.speller.follow(params["speller"], self.hear(params, batch), batch["labels"], batch)
+        logits, _ = self.speller.teacher_force(params["speller"], self.hear(params, batch), batch["labels"], batch)
         return ops.sum(ops.softmax_cross_entropy(logits, batch["labels"]) * batch["weight"], axis=0)
 
 
@@ -277,11 +278,11 @@ def layer_inputs(model: LasModel, params: Params, batch: Batch) -> dict[str, np.
     *layers, (values, mask) = model.listener.walk(params["listener"], heard)
     for k, (x, of_layer) in enumerate(layers):
         if k:
-            inputs[f"listener {k + 1}"] = _at_mask(x, of_layer)
+            inputs[f"listener {k + 1}"] = _unmasked_steps(x, of_layer)
         x_gates = _x_gates(params["listener"][f"layer{k}"]["forward0"], x)
-        inputs[f"listener {k + 1}, gates"] = _at_mask(x_gates, of_layer)
-    inputs["attention"] = _at_mask(values, mask)
-    logits, _ = model.speller.follow(params["speller"], model.speller.attend_to(params["speller"], values, mask),
+        inputs[f"listener {k + 1}, gates"] = _unmasked_steps(x_gates, of_layer)
+    inputs["attention"] = _unmasked_steps(values, mask)
+    logits, _ = model.speller.teacher_force(params["speller"], model.speller.attend_to(params["speller"], values, mask),
                                      batch["labels"], {})
     inputs["softmax"] = logits.numpy()[batch["weight"].numpy() > 0]
     return inputs
@@ -296,7 +297,7 @@ def _x_gates(cell: Params, x: Tensor) -> Tensor:
     return ops.reshape(x_proj + cell["bias"], shape=(steps, rows, x_proj.shape[1]))
 
 
-def _at_mask(x: Tensor, mask: Tensor) -> np.ndarray:
+def _unmasked_steps(x: Tensor, mask: Tensor) -> np.ndarray:
     """The steps at which there is an utterance: (steps of all, units)."""
     array: np.ndarray = x.numpy()[mask.numpy()]
     return array

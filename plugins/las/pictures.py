@@ -74,7 +74,7 @@ def sample(trained: Trained, options: Options, out: Path) -> list[Path]:
         source, _ = data.load(cfg, None)
         chosen = [(f"{source.dataset.name}\n{options.set} {k + 1}",
                    features(u.read(), source.rate, cfg.mels, u.name), list(u.symbols))
-                  for k, u in enumerate(data.spread(source.sets[options.set], options.count))]
+                  for k, u in enumerate(data.evenly_spaced(source.sets[options.set], options.count))]
     draw_attention([Spelled(name, heard, symbols, *spell(trained, heard, alphabet)) for name, heard, symbols in chosen],
                    cfg.mels, out)
     return [out]
@@ -93,10 +93,10 @@ def spell(trained: Trained, heard: np.ndarray, alphabet: Alphabet) -> tuple[list
     batch = data.as_batch([heard], [np.zeros(0, np.int32)], -(-len(heard) // multiple) * multiple, 1)
     listened = model.hear(params, {name: tensor(batch[name], be) for name in ("x", "mask")})
     beams = search.spell(model.speller, params["speller"], listened, model.beam, model.longest, model.length_penalty)
-    best = search.walk_back(beams.symbols.numpy().astype(np.int64), beams.parents.numpy().astype(np.int64))[0]
+    best = search.backtrack(beams.symbols.numpy().astype(np.int64), beams.parents.numpy().astype(np.int64))[0]
     written = alphabet.decode(best)
     labels = best[:len(written) + 1, None].astype(np.int32)
-    weights = model.speller.follow(params["speller"], listened, tensor(labels, be), {})[1].numpy()[:, 0]
+    weights = model.speller.teacher_force(params["speller"], listened, tensor(labels, be), {})[1].numpy()[:, 0]
     if not np.isfinite(weights).all():
         raise DivergedError("[las] the model gives numbers that are not finite")
     return written, weights[:, :-(-len(heard) // multiple)]

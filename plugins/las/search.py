@@ -12,7 +12,7 @@ import numpy as np
 from duoln import Tensor, ops, tensor
 from duoln.nn import Params
 from duoln.plugins.las.corpus import LETTERS, TIMIT, Alphabet
-from duoln.plugins.las.model import Heard, Speller, Walk
+from duoln.plugins.las.model import EncoderOutput, Speller, Walk
 
 _NEVER = -1e30
 
@@ -28,7 +28,8 @@ class Beams(NamedTuple):
     """(steps, B, K): log-probability by the length's penalty, the best first."""
 
 
-def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int, length_penalty: float) -> Beams:
+def spell(speller: Speller, params: Params, heard: EncoderOutput, beam: int, steps: int,
+          length_penalty: float) -> Beams:
     """Beam search for the most probable text.
 
     Hypotheses are ranked by log P(text) / ((5 + length) / 6)^length_penalty (Wu et al. 2016, eq. 14); the end
@@ -47,7 +48,7 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
     be = heard.keys.backend
     dtype = "float64" if heard.keys.dtype == "float64" else "float32"  # 16 bits hold neither sums nor symbols
     constant = partial(tensor, backend=be)
-    wide = Heard(*(_repeat(a, beam) for a in heard))
+    wide = EncoderOutput(*(_repeat(a, beam) for a in heard))
     walk = speller.begin(params, rows * beam)
 
     only_end = constant(np.where(np.arange(classes) == Alphabet.end, 0.0, _NEVER).astype(dtype))
@@ -72,7 +73,7 @@ def spell(speller: Speller, params: Params, heard: Heard, beam: int, steps: int,
         total = ops.take_along_axis(ops.reshape(totals, shape=(rows, beam * classes)), best, axis=1)
         length = ops.take_along_axis(length, parent, axis=1)
         ended = ops.equal(new, Alphabet.end)  # a hypothesis that has ended can only write the end
-        walk = _follow(walk, parent)
+        walk = _reorder_beams(walk, parent)
         symbols = ops.reshape(new, shape=(rows * beam,))
         written.append(ops.astype(new, dtype=dtype))
         parents.append(ops.astype(parent, dtype=dtype))
@@ -101,7 +102,7 @@ def _best(ranks: Tensor, count: int) -> Tensor:
     return ops.concat(*places, axis=1)
 
 
-def _follow(walk: Walk, parent: Tensor) -> Walk:
+def _reorder_beams(walk: Walk, parent: Tensor) -> Walk:
     """The speller's state for each hypothesis that is continued."""
     rows, beam = parent.shape
 
@@ -114,7 +115,7 @@ def _follow(walk: Walk, parent: Tensor) -> Walk:
     return Walk(tuple(tuple(pick(a) for a in state) for state in walk.states), pick(walk.context))
 
 
-def walk_back(symbols: np.ndarray, parents: np.ndarray) -> list[np.ndarray]:
+def backtrack(symbols: np.ndarray, parents: np.ndarray) -> list[np.ndarray]:
     """The classes of each utterance's best hypothesis, with its end mark and the classes after it.
 
     Shape:

@@ -14,7 +14,7 @@ from duoln.data import read_npz
 from duoln.data.npz import Expected, check_offsets, write_npz
 from duoln.errors import DataFormatError, DataMissingError
 from duoln.plugins.las.audio import MOST_SAMPLES, read_audio
-from duoln.plugins.las.corpus import LETTERS, SETS, Corpus, Utterance, spelled
+from duoln.plugins.las.corpus import LETTERS, SETS, Corpus, Utterance, spell_transcript
 from duoln.tasks import Dataset
 from duoln.tasks.originals import DATA_SEED
 
@@ -90,7 +90,7 @@ def _read(path: Path) -> tuple[list[Utterance], np.ndarray]:
     for k, (first, last) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
         name = f"{path}: utterance {k}"
         read = partial(lambda a: a.astype(np.float32) / 2 ** 15, audio[first:last])
-        of_file.append(Utterance(name, spelled(name, str(words[k])), last - first, read))
+        of_file.append(Utterance(name, spell_transcript(name, str(words[k])), last - first, read))
     return of_file, arrays["take"]
 
 
@@ -100,7 +100,7 @@ CHORDS = {"a": (300, 900), "e": (450, 1900), "n": (250, 1300), "o": (600, 1000),
 _LETTERS_MOST = 3
 
 
-def made() -> Corpus:
+def synthetic_corpus() -> Corpus:
     """Words of one to three letters, always the same."""
     return Corpus(Dataset("made sounds", "synthetic"), LETTERS, RATE, {
         name: [_utterance(Stream(DATA_SEED, f"las.made.{name}", step=k), f"made {name} {k}")

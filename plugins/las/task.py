@@ -145,7 +145,7 @@ class Las(Task):
         return LasModel(listener, speller, cfg.beam, cfg.longest, cfg.length_penalty)
 
     def loss(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> Tensor:
-        return ops.mean(model.misses(params, batch))
+        return ops.mean(model.label_losses(params, batch))
 
     def predict(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """With labels, the cross-entropy of each utterance: (B,).
@@ -154,7 +154,7 @@ class Las(Task):
         symbols and parents (2, longest, B, 1 + beam), those of greedy search first.
         """
         if "labels" in batch:
-            return model.misses(params, batch)
+            return model.label_losses(params, batch)
         heard = model.hear(params, batch)
         searches = [search.spell(model.speller, params["speller"], heard, beam, model.longest, model.length_penalty)
                     for beam in (1, model.beam)]
@@ -175,7 +175,7 @@ class Las(Task):
                 continue
             symbols, parents = predict({"x": batch["x"], "mask": batch["mask"]}).astype(np.int64)
             for name, places in (("_greedy", slice(0, 1)), ("", slice(1, None))):
-                heard[name] += search.walk_back(symbols[:, :, places], parents[:, :, places])
+                heard[name] += search.backtrack(symbols[:, :, places], parents[:, :, places])
         error_rates = search.rates(labels, heard, bool(split["phones"])) if split["searched"] else {}
         return {"nll": missed / len(labels), **error_rates}
 

@@ -54,7 +54,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         as `original_or_made`. UsageError: more words than the table has rows, or a batch larger than the data.
     """
     batch_size, size = cfg.batch_size, cfg.image_size
-    corpus, why = original_or_made(cfg.source, partial(_find, cfg.source, size, root), partial(_made, size))
+    corpus, why = original_or_made(cfg.source, partial(_find, cfg.source, size, root), partial(_synthetic_corpus, size))
     with suited_to(cfg.source, why):
         parts = in_vocabulary(corpus, cfg.vocabulary)
         images = len(parts["train"].features)
@@ -137,19 +137,19 @@ def _find(source: Source, image_size: int, root: Path | None) -> Callable[[], Co
     return partial(readers[first.name], first.home)
 
 
-def _made(image_size: int) -> Corpus:
+def _synthetic_corpus(image_size: int) -> Corpus:
     pictures = {name: make_pictures(count, DATA_SEED, name) for name, count in MADE.items()}
-    return _described(Dataset("made pictures", "synthetic"), pictures, "made captions", image_size)
+    return _build_corpus(Dataset("made pictures", "synthetic"), pictures, "made captions", image_size)
 
 
 def _photographs(home: Path, image_size: int) -> Corpus:
     pictures = flickr8k.read(home)
     count = sum(len(part.images) for part in pictures.values())
     dataset = Dataset(f"Flickr8k, {count:,} photos, {extractor.NAME}", "substitute")
-    return _described(dataset, pictures, flickr8k.path_in(home), image_size)
+    return _build_corpus(dataset, pictures, flickr8k.path_in(home), image_size)
 
 
-def _described(dataset: Dataset, pictures: dict[str, flickr8k.Pictures], source: object, image_size: int,
+def _build_corpus(dataset: Dataset, pictures: dict[str, flickr8k.Pictures], source: object, image_size: int,
                ) -> Corpus:
     words = Words()
     sentences = {name: Sentences.of([words.numbers(c) for c in part.captions]) for name, part in pictures.items()}

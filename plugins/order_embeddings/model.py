@@ -38,11 +38,11 @@ class OrderEmbedding(nn.Module):
     def captions(self, params: Params, ids: Tensor, mask: Tensor) -> Tensor:
         """The points of sentences."""
         _, (last,) = self.sentence.sequence(params["sentence"], self.words(params["words"], ids), mask=mask)
-        return self._placed(last)
+        return self._embed_on_sphere(last)
 
     def images(self, params: Params, features: Tensor) -> Tensor:
         """The points of images."""
-        return self._placed(self.image(params["image"], features))
+        return self._embed_on_sphere(self.image(params["image"], features))
 
     def errors(self, captions: Tensor, images: Tensor) -> Tensor:
         """The errors of all pairs."""
@@ -54,7 +54,7 @@ class OrderEmbedding(nn.Module):
         """The training loss of captions and their own images, in one order."""
         return contrastive_loss(self.errors(captions, images), self.margin)
 
-    def _placed(self, x: Tensor) -> Tensor:
+    def _embed_on_sphere(self, x: Tensor) -> Tensor:
         unit = x * ops.sum(ops.square(x), axis=-1, keepdims=True) ** -0.5
         return ops.abs(unit) if self.score == "order" else unit
 
@@ -89,11 +89,11 @@ def clip_each_array(limit: float) -> optim.Clip:
 
 
 def _clip_authors(clip: optim.Clip, gradients: Params) -> Params:
-    cell = clip({name: _apart(g) for name, g in gradients["sentence"].items()})
+    cell = clip({name: _split_gates(g) for name, g in gradients["sentence"].items()})
     joined = {name: ops.concat(*parts, axis=-1) for name, parts in cell.items()}
     return {name: joined if name == "sentence" else clip(g) for name, g in gradients.items()}
 
 
-def _apart(array: Tensor) -> tuple[Tensor, Tensor]:
+def _split_gates(array: Tensor) -> tuple[Tensor, Tensor]:
     gates = array.shape[-1] // 3 * 2
     return array[..., :gates], array[..., gates:]

@@ -32,7 +32,7 @@ def _blocks(captions: Array, images: Array) -> Iterator[slice]:
     return (slice(i, min(i + rows, captions.shape[0])) for i in range(0, captions.shape[0], rows))
 
 
-def _above(be: Backend, captions: Array, images: Array) -> Array:
+def _positive_excess(be: Backend, captions: Array, images: Array) -> Array:
     """max(0, s - m) of some captions and all images: (rows, M, D)."""
     return be.maximum(be.expand_dims(captions, 1) - be.expand_dims(images, 0), 0.0)
 
@@ -40,7 +40,7 @@ def _above(be: Backend, captions: Array, images: Array) -> Array:
 def _forward(be: Backend, captions: Array, images: Array) -> tuple[Array, Any]:
     parts = []
     for rows in _blocks(captions, images):
-        above = _above(be, captions[rows], images)
+        above = _positive_excess(be, captions[rows], images)
         parts.append(be.sum(above * above, axis=2))
     errors = be.concat(parts, axis=0) if parts else be.zeros((0, images.shape[0]), be.dtype(images))
     return errors, (captions, images)
@@ -50,7 +50,7 @@ def _vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[A
     captions, images = saved
     of_captions, of_images = [], be.zeros(images.shape, be.dtype(images))
     for rows in _blocks(captions, images):
-        g_above = _above(be, captions[rows], images) * be.expand_dims(2.0 * gout[rows], 2)
+        g_above = _positive_excess(be, captions[rows], images) * be.expand_dims(2.0 * gout[rows], 2)
         of_captions.append(be.sum(g_above, axis=1))
         of_images = of_images - be.sum(g_above, axis=0)
     if not of_captions:

@@ -170,7 +170,7 @@ def _of_task(entry: Entry, task: Task, rows: Sequence[Standing]) -> Iterator[str
     yield "<h3>The paper's</h3>"
     yield from html.table(("variant", "the paper"), list(task.references.items()))
     yield "<h3>Ours</h3>"
-    for settings in _drawn(task, rows):
+    for settings in _runs_to_draw(task, rows):
         runs = [run for setting in settings for run in setting.runs.values()]
         batch = settings[0].config["batch_size"]
         yield f"<p>{html.text(settings[0].dataset.label)}, batch {batch}</p>"
@@ -181,7 +181,7 @@ def _of_task(entry: Entry, task: Task, rows: Sequence[Standing]) -> Iterator[str
             yield from curves(task, [])
 
 
-def _drawn(task: Task, rows: Sequence[Standing]) -> list[list[Setting]]:
+def _runs_to_draw(task: Task, rows: Sequence[Standing]) -> list[list[Setting]]:
     """Runs that are drawn together, because only their variants differ: those with a run that is behind a verdict.
 
     Where no run decides anything, those on the best data with the most variants.

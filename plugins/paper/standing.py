@@ -156,7 +156,7 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
         if not folder.is_dir():
             raise CheckpointError(f"{folder}: expected a folder of runs, found "
                                   f"{'a file' if folder.exists() else 'nothing there'}")
-    places = list(dict.fromkeys(place for folder in folders for place in _below(folder)))
+    places = list(dict.fromkeys(place for folder in folders for place in _with_subfolders(folder)))
     refused: list[str] = []
     settings = read_runs(registry, places, refused)
     findings = newest_findings(places, refused)
@@ -175,7 +175,7 @@ def standings(registry: Registry, folders: Sequence[Path]) -> tuple[list[Standin
     return rows, list(dict.fromkeys(refused))
 
 
-def _below(folder: Path) -> list[Path]:
+def _with_subfolders(folder: Path) -> list[Path]:
     """The folder and the folders in it: runs and findings are in one of these, or right below."""
     try:
         return [folder, *sorted(p for p in folder.iterdir() if p.is_dir())]

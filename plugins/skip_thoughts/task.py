@@ -105,11 +105,12 @@ class SkipThoughtsTask(Task):
             train, valid = data.parts(corpus, held_out, cfg.longest, cfg.valid_share)
             batches = data.HomogeneousBatches(train, cfg.batch_size, cfg.seed, cfg.filtering)
             evaluation = {"valid": data.valid_split(valid, train, cfg.valid_triplets, cfg.batch_size)}
-        judged = {} if cfg.judge == "none" else self._judged(cfg, dataset, corpus, root)
+        judged = {} if cfg.judge == "none" else self._load_test_sets(cfg, dataset, corpus, root)
         unknown = data.unknown_words(corpus, held_out, judged, corpus.name)
         return Splits(dataset, batches, batches.steps_per_epoch, {**evaluation, **judged}, (why, unknown))
 
-    def _judged(self, cfg: SkipThoughtsConfig, dataset: Dataset, corpus: Corpus, root: Path | None) -> dict[str, Batch]:
+    def _load_test_sets(self, cfg: SkipThoughtsConfig, dataset: Dataset, corpus: Corpus,
+                        root: Path | None) -> dict[str, Batch]:
         """The sets on which codes are judged; the seed is that of the judge's own weights, the same for every run."""
         number = {word: k for k, word in enumerate(corpus.words)}
         how = {"grid": np.array(_GRIDS[cfg.judge]), "round": np.array(ROUNDS[cfg.sick_round]),

@@ -64,10 +64,10 @@ def load(source: Source, file: str | None, root: Path | None = None) -> tuple[tu
     """
     if file is not None and source != "made":
         return _read(in_home(file), None), ""
-    return original_or_made(source, partial(_find, source, root), _made)
+    return original_or_made(source, partial(_find, source, root), _synthetic_books)
 
 
-def _made() -> tuple[Dataset, Parts]:
+def _synthetic_books() -> tuple[Dataset, Parts]:
     return Dataset("made books", "synthetic"), parts(as_classes(make_books(DATA_SEED)), None, "made books")
 
 

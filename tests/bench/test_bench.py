@@ -8,7 +8,7 @@ import pytest
 
 from duoln.bench import groups, running, turns
 from duoln.bench.records import check_record, load, ratio, ratios, spread
-from duoln.bench.turns import Entry, Kept, Side, check_agreement
+from duoln.bench.turns import Entry, Side, SidePool, check_agreement
 from duoln.cli import main
 from duoln.errors import DuolnError, MemoryExhaustedError, UsageError
 from duoln.kernels import native
@@ -167,7 +167,7 @@ def _timed(sides, *rows):
 
 
 def test_sides_start_together_stay_for_other_rows_and_take_turns(simulated):
-    with Kept() as sides:
+    with SidePool() as sides:
         _, (second, missing) = _timed(sides, {}, {})
     of_row = ["prepare duoln", "prepare peer", *["run duoln", "run peer"] * 2]
     assert simulated == ["start duoln", "start peer", *of_row, *of_row, "close duoln", "close peer"]
@@ -175,13 +175,13 @@ def test_sides_start_together_stay_for_other_rows_and_take_turns(simulated):
 
 
 def test_a_peer_that_cannot_run_is_missing_and_the_rest_is_timed(simulated):
-    with Kept() as sides:
+    with SidePool() as sides:
         [(rows, missing)] = _timed(sides, {"breaks": "peer"})
     assert [row["side"] for row in rows] == ["duoln"] and missing == {"peer": "[bench] peer stopped"}
 
 
 def test_a_peer_that_hangs_is_missing_the_others_begin_again_and_it_is_started_anew(simulated):
-    with Kept() as sides:
+    with SidePool() as sides:
         (rows, missing), _ = _timed(sides, {"hangs": "peer"}, {})
     assert len(rows[0]["samples"]) == 2 and missing == {"peer": "[bench] peer gave no answer in its time"}
     assert simulated.count("start peer") == 2 and simulated.count("start duoln") == 1
@@ -189,7 +189,7 @@ def test_a_peer_that_hangs_is_missing_the_others_begin_again_and_it_is_started_a
 
 @pytest.mark.parametrize(("row", "words"), [({"breaks": "duoln"}, "duoln stopped"), ({"hangs": "duoln"}, "duoln gave no answer")])
 def test_without_our_side_nothing_is_timed(simulated, row, words):
-    with Kept() as sides:
+    with SidePool() as sides:
         check_error(DuolnError, lambda: _timed(sides, row), words)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from duoln.bench import clock
-from duoln.bench.clock import Timer, Work, figures
+from duoln.bench.clock import Timer, Work, agreement_norms
 
 
 class _Simulated:
@@ -107,7 +107,7 @@ def test_events():
 
 def test_figures_know_order_and_sign(monkeypatch):
     x = np.array([1.0, -2.0, 3.0])
-    made = figures([x])
-    assert made[0] == pytest.approx(np.sqrt(14)) and figures([x[::-1]])[2] != made[2] and figures([-x])[1] != made[1]
+    made = agreement_norms([x])
+    assert made[0] == pytest.approx(np.sqrt(14)) and agreement_norms([x[::-1]])[2] != made[2] and agreement_norms([-x])[1] != made[1]
     monkeypatch.setattr(clock, "_CHECKED_VALUES", 1)
-    assert figures([x])[0] == 1.0  # every third value
+    assert agreement_norms([x])[0] == 1.0  # every third value

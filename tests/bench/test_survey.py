@@ -21,7 +21,7 @@ from duoln.bench.records import make_record
 from duoln.bench.survey import Outcome, Part, limit_of, parts, summary
 from duoln.cli import main
 from duoln.errors import CheckpointError, UsageError
-from duoln.kernels.device_limits import _of_push
+from duoln.kernels.device_limits import _push_layout
 from duoln.kernels.launch import Launch
 from duoln.randomness import Stream
 
@@ -255,7 +255,7 @@ def test_what_measures_the_device(gpu, monkeypatch):
         if GPU == STAND_IN and limit.is_push:
             [macros] = [each for each in device.PUSHES if device.PUSH[each["WIDTH"]] is limit.launch]
             monkeypatch.setattr(Launch, "every", [])
-            small = Launch("device_limits/push", "push_in_cluster", "heard: own uint32, rounds: int32", _of_push({**macros, "CLUSTER": 2}))
+            small = Launch("device_limits/push", "push_in_cluster", "heard: own uint32, rounds: int32", _push_layout({**macros, "CLUSTER": 2}))
             monkeypatch.setitem(device.LIMITS, name, limit._replace(launch=small, blocks=2))
         work = device.prepare(groups.device(name), {"backend": "cupy"})
         assert Timer(work._replace(most=1)).run() > 0, name

@@ -29,15 +29,15 @@ def test_each_part_of_each_row_loses_its_mean(parts, hidden, rows, dtype, rng, m
     exact, close = _exact(weight, parts), {"rtol": 0, "atol": 32 * np.finfo(dtype).eps}
     for layout in (weight, np.asfortranarray(weight), np.repeat(weight, 2, axis=1)[:, ::2]):
         before = layout.copy()
-        result = means.without(layout)
+        result = means.subtract_from(layout)
         assert result.dtype == dtype and np.allclose(result, exact, **close)
         padded = module.padded(units, means, layout)
         assert np.allclose(padded, units.filled(exact), **close) and np.array_equal(layout, before)
     if rows:
         transposed = means.without_of_transposed(units, units.filled(weight).T.copy(), units.stride, hidden)
         assert np.allclose(transposed.T, exact, **close)
-    expected = means.without(weight)
-    assert np.array_equal(means.without(weight, out=weight), expected) and np.array_equal(weight, expected)
+    expected = means.subtract_from(weight)
+    assert np.array_equal(means.subtract_from(weight, out=weight), expected) and np.array_equal(weight, expected)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -37,7 +37,7 @@ def _with_sanitizers(compiler):
 @pytest.mark.parametrize("march", ["x86-64", "x86-64-v3", "native"])
 @pytest.mark.parametrize("compiler", COMPILERS)
 def test_every_kernel_is_right_for_each_cpu(compiler, march):
-    if march != "native" and not processor.here().endswith("x86_64"):
+    if march != "native" and not processor.own_platform().endswith("x86_64"):
         pytest.skip(f"{march} is no CPU of this architecture")
     if processor.lacking(toolchain.target(toolchain.Compiler(tuple(compiler.split()), compiler), march).needs):
         pytest.skip(f"this CPU is no {march}")

@@ -34,4 +34,4 @@ def test_what_a_cpu_lacks(info, lacking, tmp_path, monkeypatch):
 @pytest.mark.skipif(native.compiler() is None or processor.features() is None, reason="a compiler and /proc/cpuinfo are needed")
 def test_this_cpu_has_what_its_own_code_needs():
     target = toolchain.target(native.compiler(), "native")
-    assert target.platform == processor.here() and target.needs and processor.lacking(target.needs) == []
+    assert target.platform == processor.own_platform() and target.needs and processor.lacking(target.needs) == []

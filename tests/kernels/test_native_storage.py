@@ -147,7 +147,7 @@ from pathlib import Path
 from duoln.kernels.native import building
 folder, inside, forked = Path(os.environ["DUOLN_CACHE"]), threading.Event(), threading.Event()
 def hold():
-    with building._alone(folder):
+    with building._lock_folder(folder):
         inside.set()
         forked.wait()
 thread = threading.Thread(target=hold)
@@ -155,7 +155,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    with building._alone(folder):
+    with building._lock_folder(folder):
         os._exit(7)
 forked.set()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -181,8 +181,8 @@ def test_a_signal_during_a_build_ends_the_compilers(number, tmp_path):
 
 
 def test_a_process_that_waits_for_one_that_compiles_says_so(tmp_path, capsys):
-    with building._alone(tmp_path):
-        waiting = threading.Thread(target=lambda: building._alone(tmp_path).__enter__())
+    with building._lock_folder(tmp_path):
+        waiting = threading.Thread(target=lambda: building._lock_folder(tmp_path).__enter__())
         waiting.start()
         end = time.monotonic() + PATIENCE
         output = ""

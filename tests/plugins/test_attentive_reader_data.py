@@ -20,8 +20,8 @@ from duoln.plugins.attentive_reader.questions import (
     most_relevant,
     near_entities,
     parse,
+    passage_questions,
     split_sentences,
-    within,
 )
 from duoln.plugins.attentive_reader.task import AttentiveReader
 from duoln.tasks import make_config
@@ -60,10 +60,10 @@ def test_what_a_passage_asks_by_itself():
     text = ("@entity1 met @entity2 in rome . it rained on @entity3 for days . did the long war end @entity3 or @entity1 ? "
             "@entity9 sang with nobody at all ! so @entity2 said .")
     passage = text.split()
-    questions = list(within(passage, 1))
+    questions = list(passage_questions(passage, 1))
     assert [" ".join(q.question) for q in questions] == ["did the long war end @placeholder or @entity1 ?"]
     assert questions[0].answer == "@entity3" and questions[0].passage == passage[:13]
-    assert list(within(passage, 3)) == list(within([], 0)) == []
+    assert list(passage_questions(passage, 3)) == list(passage_questions([], 0)) == []
 
 
 def test_a_question():

@@ -158,7 +158,7 @@ def test_made_digits_are_binary_and_mostly_ground():
 
 def test_rows_are_the_images_that_it_trains_on():
     whole, few = (TASK.data(_tiny_config("ln", rows=rows, evaluate_images=None)) for rows in (None, 37))
-    assert np.array_equal(few.evaluation["train"]["x"], data._made()[1]["train"][:37])
+    assert np.array_equal(few.evaluation["train"]["x"], data._synthetic_digits()[1]["train"][:37])
     assert few.steps_per_epoch == 37 // 6 < whole.steps_per_epoch
     for split in ("valid", "test"):
         assert np.array_equal(few.evaluation[split]["x"], whole.evaluation[split]["x"])

@@ -93,7 +93,7 @@ def test_a_compiled_glimpse_has_the_same_bits_for_any_number_of_threads(numpy_ba
 
 
 @compiles
-@pytest.mark.skipif(not processor.here().endswith("x86_64"), reason="other CPUs compute denormal numbers as fast as others")
+@pytest.mark.skipif(not processor.own_platform().endswith("x86_64"), reason="other CPUs compute denormal numbers as fast as others")
 def test_a_compiled_glimpse_has_no_denormal_numbers_and_its_caller_has(numpy_backend):
     """The patch is in a corner, so most products of two filters are below the least normal number."""
     rng = np.random.default_rng(0)

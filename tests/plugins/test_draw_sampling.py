@@ -52,7 +52,7 @@ def test_generated_digits_are_those_of_the_decoder(run):
 
 def test_squares_are_where_the_grids_are():
     where = np.array([[0.0, 0.5, 0.0, np.log(0.5), 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
-    check_close(sampling.squares(where), np.array([[14 - 6.75, 21 - 6.75, 14 + 6.75, 21 + 6.75],
+    check_close(sampling.window_corners(where), np.array([[14 - 6.75, 21 - 6.75, 14 + 6.75, 21 + 6.75],
                                                   [0.5, 0.5, 27.5, 27.5]]), 1e-12, "squares")
 
 

@@ -172,7 +172,7 @@ def test_the_network_against_plain_numpy(variant, be):
     for dtype in set(be.dtypes) & {"float64", "float32"}:
         cast = tree.map(lambda a, d=dtype: a.astype(d) if a.dtype.kind == "f" else a, {"p": params, "b": batch})
         t = to_tensors(cast, be)
-        misses = TASK.model(cfg).misses(t["p"], t["b"]).numpy()
+        misses = TASK.model(cfg).label_losses(t["p"], t["b"]).numpy()
         check_close(misses, expected, 1e-11 if (dtype, be.name) == ("float64", "numpy") else 1e-4, f"{dtype} on {be.name}")
 
 
@@ -181,7 +181,7 @@ def test_the_network_against_plain_numpy(variant, be):
 def test_settings_of_the_network_that_no_variant_has(settings, numpy_backend):
     cfg, params, batch = _start("none", **settings)
     t = to_tensors({"p": params, "b": batch}, numpy_backend)
-    check_close(TASK.model(cfg).misses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
+    check_close(TASK.model(cfg).label_losses(t["p"], t["b"]).numpy(), _reference(cfg, params, batch), 1e-11, "misses")
 
 
 @pytest.mark.parametrize(("settings", "seen"), [
@@ -198,7 +198,7 @@ def test_what_layer_norm_sees_of_a_frames_size(settings, seen, numpy_backend):
 def test_frames_must_fit_the_pyramid(numpy_backend):
     cfg, params, batch = _start("none")
     t = to_tensors({"p": params, "b": {**batch, "x": batch["x"][:6], "mask": batch["mask"][:6]}}, numpy_backend)
-    check_error(ShapeError, lambda: TASK.model(cfg).misses(t["p"], t["b"]), "multiple of 4", "6")
+    check_error(ShapeError, lambda: TASK.model(cfg).label_losses(t["p"], t["b"]), "multiple of 4", "6")
 
 
 # Elsewhere ----------------------------------------------------------------------------------------------

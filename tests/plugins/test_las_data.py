@@ -9,7 +9,7 @@ from duoln.errors import DataError, DataFormatError, DataMissingError, UsageErro
 from duoln.plugins.las import data, distributed, spoken
 from duoln.plugins.las.corpus import LETTERS, TIMIT
 from duoln.plugins.las.features import features
-from duoln.plugins.las.spoken import made
+from duoln.plugins.las.spoken import synthetic_corpus
 from duoln.plugins.las.task import Las
 from duoln.tasks import make_config
 from duoln.testing import check_error
@@ -200,7 +200,7 @@ def _cfg(**settings):
 
 def test_batches_hold_the_features_and_labels_of_their_utterances():
     cfg = _cfg(noise=0.0, dropout=0.0, sampling=0.0)
-    utterances = made().sets["train"]
+    utterances = synthetic_corpus().sets["train"]
     known = {tuple(LETTERS.encode(u.symbols)): features(u.read(), 8000, cfg.mels, u.name) for u in utterances}
     splits = TASK.data(cfg)
     shapes, seen = set(), 0
@@ -261,7 +261,7 @@ def test_a_whole_set_in_parts_is_the_set():
     lengths = [int(n) for p in parts for n in p["mask"].sum(0)]
     assert lengths == sorted(lengths) == sorted(np.diff(split["x_starts"]).tolist())
     labels = sorted(tuple(p["labels"][p["weight"][:, b] > 0, b]) for p in parts for b in range(p["x"].shape[1]))
-    utterances = made().sets["dev"]
+    utterances = synthetic_corpus().sets["dev"]
     assert labels == sorted((*LETTERS.encode(u.symbols), 0) for u in utterances)
 
 
@@ -291,7 +291,7 @@ def test_of_the_training_set_the_loss_alone_is_evaluated():
     """On as many utterances as dev has, evenly spread; without the noise of training."""
     cfg = _cfg()
     train = TASK.data(cfg).evaluation["train"]
-    utterances = data.spread(made().sets["train"], 7)
+    utterances = data.evenly_spaced(synthetic_corpus().sets["train"], 7)
     assert train["label_starts"].tolist() == np.cumsum([0, *(len(u.symbols) for u in utterances)]).tolist()
     np.testing.assert_array_equal(train["x"][:train["x_starts"][1]],
                                   features(utterances[0].read(), 8000, cfg.mels, utterances[0].name))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from duoln import tree
-from duoln.plugins.las.model import Heard, Speller
-from duoln.plugins.las.search import spell, walk_back
+from duoln.plugins.las.model import EncoderOutput, Speller
+from duoln.plugins.las.search import backtrack, spell
 from duoln.randomness import Stream
 from duoln.runtime import to_tensors
 
@@ -26,7 +26,7 @@ def _speller(scale=2.0):
 
 def _heard(be, params, memory, mask):
     p, m, t = to_tensors((params, memory, mask), be)
-    return p, Heard(m, m @ p["keys"]["weight"], t)
+    return p, EncoderOutput(m, m @ p["keys"]["weight"], t)
 
 
 def _log_probability(be, text):
@@ -34,7 +34,7 @@ def _log_probability(be, text):
     speller, params, memory, mask = _speller()
     p, heard = _heard(be, params, memory, mask)
     labels = np.tile(np.array(text, np.int32)[:, None], (1, ROWS))
-    logits = speller.follow(p, heard, to_tensors(labels, be), {})[0].numpy().astype(np.float64)
+    logits = speller.teacher_force(p, heard, to_tensors(labels, be), {})[0].numpy().astype(np.float64)
     wide = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return sum(wide[t, :, c] for t, c in enumerate(text))
 
@@ -45,7 +45,7 @@ def _spelled(be, beam, steps, penalty, scale=2.0):
     beams = spell(speller, p, heard, beam, steps, penalty)
     symbols, parents = beams.symbols.numpy().astype(int), beams.parents.numpy().astype(int)
     assert symbols.shape == parents.shape == (steps, ROWS, beam)
-    return walk_back(symbols, parents), beams.scores.numpy()[-1]
+    return backtrack(symbols, parents), beams.scores.numpy()[-1]
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])

@@ -9,7 +9,7 @@ from duoln.data.digits import make_digits
 from duoln.plugins.attentive_reader import data as reader
 from duoln.plugins.convnet.data import make_coloured
 from duoln.plugins.handwriting.data import make_lines
-from duoln.plugins.las.spoken import made as make_sounds
+from duoln.plugins.las.spoken import synthetic_corpus as make_sounds
 from duoln.plugins.order_embeddings.data import make_pictures
 from duoln.plugins.skip_thoughts.made import make_books, make_labelled, make_pairs
 from duoln.plugins.transformer.corpus import make_books as make_characters

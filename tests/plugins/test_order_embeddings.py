@@ -260,7 +260,7 @@ def test_an_epoch_visits_every_image_once_and_drops_its_last_batch():
 
 def test_a_batch_pairs_images_with_captions_of_their_own(numpy_backend):
     cfg = make_config(TASK, "ln", "smoke")
-    part = data.in_vocabulary(data._made(cfg.image_size), cfg.vocabulary)["train"]
+    part = data.in_vocabulary(data._synthetic_corpus(cfg.image_size), cfg.vocabulary)["train"]
     features = part.features.rows(np.arange(96))
     splits, which = TASK.data(cfg), []
     for step in range(10):

@@ -279,8 +279,8 @@ def test_what_its_writer_has_left_is_found(tmp_path, opened):
 
 
 def test_kernels_are_compiled_and_proofs_are_kept(without_locks, monkeypatch, tmp_path):
-    with building._alone(tmp_path):
+    with building._lock_folder(tmp_path):
         assert (tmp_path / "lock").is_file()
     monkeypatch.setattr(proofs, "_folder", lambda: tmp_path / "proofs")
-    with proofs._alone():
+    with proofs._lock_proofs():
         assert (tmp_path / "proofs" / "lock").is_file()

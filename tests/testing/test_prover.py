@@ -83,7 +83,7 @@ def test_what_has_not_ended_when_the_time_is_over_is_left_out(monkeypatch):
     monkeypatch.setattr(prover.processes, "Worker", _Sleeper)
     monkeypatch.setattr(prover, "time", _Sleeper.clock)
     monkeypatch.setattr(_Sleeper.clock, "now", 100.0)
-    wanted = [prover.Try("check", name, 1, seconds) for name, seconds in (("hangs", 0.01), ("runs", 3600), ("waits", 3600))]
+    wanted = [prover.ProofRequest("check", name, 1, seconds) for name, seconds in (("hangs", 0.01), ("runs", 3600), ("waits", 3600))]
     (hangs, [outcome]), *others = prover.in_workers(wanted, "numpy", 1, 101.0, set())
     assert (hangs, outcome.problem) == ("hangs", "hung: no answer, while it did: hangs") and not outcome.right
     assert others == [("runs", None), ("waits", None)]
