@@ -203,7 +203,8 @@ def read(path: Path, cut: Cut, within_from: int | None = None) -> Corpus:
     Args:
         path: the folder or archive.
         cut: the length of the text that is read.
-        within_from: train also on questions that training passages answer by themselves, see `questions.passage_questions`.
+        within_from: train also on questions that training passages answer by themselves, see
+            `questions.passage_questions`.
 
     Raises:
         DataError: see `members`. DataFormatError: see `questions.parse`; also no training or validation set.

@@ -17,13 +17,13 @@ from duoln.tasks.task import Predict
 Norm = Literal["none", "layer", "layer-logits", "batch", "batch-hidden"]
 
 
-def network(norm: Norm, hidden: int, unbiased: bool) -> nn.Sequential:
+def network(norm: Norm, hidden: int, unbiased: bool, dropout: float = 0.0) -> nn.Sequential:
     """The classifier, with ReLUs and Glorot's uniform start, of which the paper says nothing.
 
     Layer norm is applied to the hidden layers but not to the logits. Batch norm is applied to all layers, also to the
     logits (section 6.6). Not in the paper: "batch-hidden" is batch norm where layer norm is, "layer-logits" layer norm
     where batch norm is. Batch norm's variance is the unbiased one if requested. The norm's bias replaces that of the
-    linear layer.
+    linear layer. Dropout, which the paper does not have, acts on the activations of the hidden layers.
 
     Shape:
         images (B, 784) -> logits (B, 10).
@@ -42,6 +42,8 @@ def network(norm: Norm, hidden: int, unbiased: bool) -> nn.Sequential:
                 layers[f"norm{i}"] = nn.BatchNorm(n_out, unbiased=unbiased)
             if not is_logits:
                 layers[f"activation{i}"] = ops.relu
+        if dropout and not is_logits:
+            layers[f"dropout{i}"] = nn.Dropout(dropout)
     return nn.Sequential(**layers)
 
 
@@ -59,6 +61,8 @@ class MnistConfig(Config):
     """Before the ReLU: layer and batch-hidden norm the hidden layers, layer-logits and batch the logits too."""
     hidden: int = 1000
     """Units of each of the two hidden layers."""
+    dropout: float = 0.0
+    """The share of each hidden layer's activations that an update leaves out; 0 is the paper's."""
     source: Source = "auto"
     """The data: mnist is the original, made is synthetic, auto is the original if available, else made."""
     rows: int | None = None
@@ -103,7 +107,7 @@ class Mnist(Task):
 
     def model(self, cfg: MnistConfig) -> Module:
         # At batch 4 the paper estimates batch norm's variance without bias.
-        return network(cfg.norm, cfg.hidden, unbiased=cfg.batch_size <= 4)
+        return network(cfg.norm, cfg.hidden, unbiased=cfg.batch_size <= 4, dropout=cfg.dropout)
 
     def loss(self, model: Module, params: Params, batch: dict[str, Tensor]) -> Tensor:
         return ops.mean(ops.softmax_cross_entropy(model(params, batch["x"]), batch["label"]))

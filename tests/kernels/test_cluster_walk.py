@@ -224,7 +224,7 @@ def test_the_driver_is_asked_once_which_clusters_fit(answer, refused, times, gpu
 
     asked = []
     monkeypatch.setattr(launch, "properties", lambda: {"major": 9, "multiProcessorCount": 132, "sharedMemPerBlockOptin": 227 << 10})
-    monkeypatch.setattr(cuda_walk.clusters, "most_active", lambda function, *sizes: asked.append(sizes) or answer(*sizes))
+    monkeypatch.setattr(cuda_walk.clusters, "max_active_clusters", lambda function, *sizes: asked.append(sizes) or answer(*sizes))
     cuda_walk._device_of.cache_clear()
     try:
         assert [_refusal(gpu, "lstm", hidden) for hidden in (64, 400)] == refused

@@ -9,6 +9,7 @@ import duoln
 from duoln import ops, runtime
 from duoln.errors import DivergedError
 from duoln.plugins.convnet.task import ConvNetTask
+from duoln.plugins.las import spoken
 from duoln.plugins.las.task import Las
 from duoln.plugins.theory import trained
 from duoln.plugins.theory.trained import Training, constants_at
@@ -17,8 +18,12 @@ from duoln.testing import check_error
 from duoln.training.train_step import make_gradients
 from duoln.training.trainer import Trainer
 
-TINY = {"utterances": 12, "batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 2,
-        "evaluate_utterances": 3, "beam": 2, "longest": 4}
+TINY = {"batch_size": 4, "listener_hidden": 3, "speller_hidden": 4, "attention": 3, "mels": 3, "buckets": 2, "beam": 2, "longest": 4}
+
+
+@pytest.fixture(autouse=True)
+def _few_utterances(monkeypatch):
+    monkeypatch.setattr(spoken, "COUNTS", {"train": 12, "dev": 3, "test": 3})
 
 
 def _measure(what, variants=("none",), updates=4, every=2, seeds=(0,), **settings):

@@ -5,11 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from duoln.distributed.launching import LIFELINE, end_with_launcher
-from duoln.errors import RankError
 from duoln.randomness import Stream
 from duoln.system import cores
-from duoln.testing import check_error
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -53,8 +50,3 @@ def test_what_a_part_raises_is_raised_when_all_have_ended(few_threads):
     with pytest.raises(ValueError, match="part of 500"):
         cores.in_threads(1000, 10, work)
     assert not any(thread.is_alive() for thread in few_threads)
-
-
-def test_a_rank_that_cannot_watch_its_launcher_is_refused(monkeypatch):
-    monkeypatch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")))
-    check_error(RankError, lambda: end_with_launcher({LIFELINE: "0"}), "[ranks] expected a thread", "ulimit -u")
