@@ -106,7 +106,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
     rows = [Row(case, [_cell(f.cases.get(key), case) for f in files]) for key, case in first.cases.items()
             if any(key in f.cases for f in others)]
     return Comparison(files, rows, _warnings(files, rows), left,
-                      [line for second in others for line in _varying(first, second)])
+                      [line for second in others for line in _noise_lines(first, second)])
 
 
 def groups(comparison: Comparison) -> list[dict[str, Any]]:
@@ -204,7 +204,7 @@ def _most(figures: Mapping[str, float]) -> str:
     return max(sorted(figures), key=figures.__getitem__)
 
 
-def _varying(first: File, second: File) -> list[str]:
+def _noise_lines(first: File, second: File) -> list[str]:
     """In words, how far times of one machine differ that no change of duoln could have changed."""
     if any(first.record[key] != second.record[key] for key in ("host", "backend")):
         return []

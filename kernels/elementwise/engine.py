@@ -283,7 +283,7 @@ class Chain:
         arrays: list[np.ndarray] = [x.form if type(x) is Symbol else np.asarray(x) for x in [given[k] for k in places]]
         real = next(x.dtype for x in arrays if x.dtype.char in NAMES)
         shape = np.broadcast_shapes(*[x.shape for x in arrays])
-        axes, strides = _merged(shape, [np.broadcast_to(x, shape).strides for x in arrays])
+        axes, strides = _merge_axes(shape, [np.broadcast_to(x, shape).strides for x in arrays])
         contiguous = [prod(axes[k + 1:]) for k in range(len(axes))]
         slots, count = self._slots()
         words = [prod(shape), len(axes), len(arrays), len(given) - len(arrays), len(self.steps), len(self.outputs),
@@ -341,7 +341,7 @@ def _combine_parts(how: int, parts: np.ndarray, dtype: np.dtype[Any]) -> np.ndar
     return together
 
 
-def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+def _merge_axes(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """The axes of arrays, as few as there can be, with the strides of each array: those of length 1 go, and two are one
     where every array has their values at one distance.
     """

@@ -79,7 +79,7 @@ LEAST_WEIGHTS = 1 << 16
 """A smaller weight costs less than a call of its own saves."""
 
 
-def _few_supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
+def _few_rows_supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -> str | None:
     """The reason why these rules cannot run; None if they can."""
     if weight.ndim != 2:
         return "the right side is no matrix"
@@ -92,13 +92,13 @@ def _few_supports(be: Backend, x: Array, weight: Array, bias: Array | None = Non
     return native.refusal(FEW_ROWS_FILE, x.dtype)
 
 
-def _few_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
+def _few_rows_forward(be: Backend, x: Array, weight: Array, bias: Array | None) -> tuple[Array, Any]:
     y = host.empty((*x.shape[:-1], weight.shape[1]), x.dtype)
     multiply_few_rows(x, weight, bias, y, native.threads_for(weight.nbytes))
     return y, (x, weight)
 
 
-def _few_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
+def _few_rows_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
     x, weight = saved
     dx = d_weight = None
     if needs[0] or needs[1]:
@@ -117,7 +117,7 @@ def _supports(be: Backend, x: Array, weight: Array, bias: Array | None = None) -
     if x.size * weight.shape[1] < LEAST_OF_VECTOR:  # most small products come no further
         return f"it is for at least {LEAST_OF_VECTOR} multiplications"
     reason = refusal(prod(x.shape[:-1]), weight)
-    if reason is None and _few_supports(be, x, weight, bias) is None:
+    if reason is None and _few_rows_supports(be, x, weight, bias) is None:
         return "a rule for few rows runs"
     return reason
 
@@ -161,7 +161,7 @@ def _activated_vjp(be: Backend, saved: _Activated, gout: Array, needs: Sequence[
 
 def attach() -> None:
     """Add the rules to `linear`, `activated_linear` and `matmul`; later ones are tried first."""
-    few_rows = Rule("compiled few rows", _few_forward, _few_vjp, _few_supports, {1: weight_gradient, 2: bias_gradient},
+    few_rows = Rule("compiled few rows", _few_rows_forward, _few_rows_vjp, _few_rows_supports, {1: weight_gradient, 2: bias_gradient},
                     factors={1: _factors})
     product = Rule("compiled product", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient})
     for rule in (few_rows, product):
