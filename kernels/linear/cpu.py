@@ -161,7 +161,8 @@ def _activated_vjp(be: Backend, saved: _Activated, gout: Array, needs: Sequence[
 
 def attach() -> None:
     """Add the rules to `linear`, `activated_linear` and `matmul`; later ones are tried first."""
-    few_rows = Rule("compiled few rows", _few_rows_forward, _few_rows_vjp, _few_rows_supports, {1: weight_gradient, 2: bias_gradient},
+    few_rows = Rule("compiled few rows", _few_rows_forward, _few_rows_vjp, _few_rows_supports,
+                    {1: weight_gradient, 2: bias_gradient},
                     factors={1: _factors})
     product = Rule("compiled product", _forward, _vjp, _supports, pooled={1: weight_gradient, 2: bias_gradient})
     for rule in (few_rows, product):
