@@ -137,6 +137,17 @@ def test_padding_reaches_nothing(cell, options, be, rng):
         np.testing.assert_allclose(g.numpy(), theirs.numpy(), rtol=1e-3, atol=1e-4, err_msg=path)
 
 
+@pytest.mark.parametrize("steps", [0, 3], ids=["no time step", "nothing but padding"])
+def test_sequences_without_a_real_time_step(steps, be, rng):
+    layer, _, params, batches = _case("lstm", be, rng, bidirectional=True)
+    evaluated = nn.with_population(layer, params, _tensors(batches, be))
+    x, none = duoln.tensor(np.full((steps, 2, N_IN), np.nan, np.float32), be), duoln.tensor(np.zeros((steps, 2), bool), be)
+    y, last = layer(evaluated, x, mask=none)
+    assert y.shape == (steps, 2, 2 * HIDDEN) and not y.numpy().any() and not last[0][0].numpy().any()
+    zeros = ops.zeros((steps, 2, N_IN), be)
+    check_error(UsageError, lambda: nn.with_population(layer, params, [zeros], lambda p, x: layer(p, x, mask=none)), "saw no batch")
+
+
 def test_gradients_and_their_limit(numpy_backend, rng):
     layer, _, params, batches = _case("lstm", numpy_backend, rng, gradient_limit=1e-3)
     evaluated = nn.with_population(layer, params, _tensors(batches, numpy_backend))

@@ -95,7 +95,7 @@ def test_a_check_after_which_the_device_is_silent_ends_its_process(numpy_backend
 
     monkeypatch.setitem(prover.checks.CHECKS, "breaks", breaks)
     for answering in (True, False):
-        monkeypatch.setattr(prover, "answers", lambda backend, yes=answering: yes)
+        monkeypatch.setattr(prover, "device_responds", lambda backend, yes=answering: yes)
         answer = prover._check(numpy_backend, {"name": "breaks"}, lambda what: None)
         [outcome] = [selftest.Outcome(**entry) for entry in answer["outcomes"]]
         assert not outcome.right and "RuntimeError: cudaErrorIllegalAddress" in outcome.words
