@@ -20,7 +20,7 @@ from duoln.core.op import context_value
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
-from duoln.nn import reports
+from duoln.nn import observing
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
 from duoln.randomness import LARGEST_SEED, Stream
 
@@ -62,8 +62,8 @@ class Dropout(Module):
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         check_params("Dropout", params)
         check_float("Dropout", x)
-        if reports.must_report(params):
-            reports.report(params, _InputForm(x.shape, x.dtype))
+        if observing.must_report(params):
+            observing.report(params, _InputForm(x.shape, x.dtype))
             return x
         if _MASK not in params:
             if self.p and is_recording() and not _no_dropout.get():
@@ -161,7 +161,7 @@ class DropoutMasks:
 
     def _input_forms(self, params: Params, inputs: tuple[Any, ...]) -> dict[str, _InputForm]:
         paths = list(self.layers)
-        with reports.collect_reports("DropoutMasks", params, paths, _backend_of((params, inputs))) as (asking, calls):
+        with observing.collect_reports("DropoutMasks", params, paths, _backend_of((params, inputs))) as (asking, calls):
             self._forward(asking, *inputs)
         return {path: self._common_form(path, seen) for path, seen in zip(paths, calls, strict=True)}
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule, Tensor, op
+from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, Finite
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
@@ -83,8 +83,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         ShapeError: there are no values to average.
     """
     mean.check(x)
-    axes = normal_axes("mean", axis, x.ndim)
-    _check_nonempty("mean", x, axes)
+    axes = _filled_axes("mean", x, axis)
     return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
@@ -248,21 +247,20 @@ any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, kee
 @op("x: real")
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first greatest value along one axis, or among all values for None, as int32."""
-    argmax.check(x)
-    return _arg_extreme("argmax", x, axis, keepdims)
+    return _arg_extreme(argmax, x, axis, keepdims)
 
 
 @op("x: real")
 def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first smallest value along one axis, or among all values for None, as int32."""
-    argmin.check(x)
-    return _arg_extreme("argmin", x, axis, keepdims)
+    return _arg_extreme(argmin, x, axis, keepdims)
 
 
-def _arg_extreme(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    axes = normal_axes(name, None, x.ndim) if axis is None else (normal_axis(name, axis, x.ndim),)
-    _check_nonempty(name, x, axes)
-    values = negative(x) if name == "argmin" else x
+def _arg_extreme(extreme: Op[..., Tensor], x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    extreme.check(x)
+    axes = normal_axes(extreme.name, None, x.ndim) if axis is None else (normal_axis(extreme.name, axis, x.ndim),)
+    _check_nonempty(extreme.name, x, axes)
+    values = negative(x) if extreme is argmin else x
     if axis is None:
         values, axes = reshape(values, shape=(x.size,)), (0,)
     place = argmax.apply(values, axis=axes[0])
@@ -288,23 +286,18 @@ def cumulative_sum(x: Tensor, axis: int | None = None, *, include_initial: bool 
     return cumulative_sum.apply(x, axis=axis)
 
 
-def _cumulative_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
-    return be.cumulative_sum(x, axis), axis
-
-
 def _cumulative_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     return (be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)
 
 
-cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
+cumulative_sum.add(Rule("composed", lambda be, x, axis: (be.cumulative_sum(x, axis), axis), _cumulative_vjp))
 
 
 @op("x: real -> real")
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow. That of -inf alone is -inf, and has a gradient of 0."""
     logsumexp.check(x)
-    axis = _one_axis("logsumexp", x, axis)
-    return logsumexp.apply(x, axis=axis, keepdims=keepdims)
+    return logsumexp.apply(x, axis=_one_axis("logsumexp", x, axis), keepdims=keepdims)
 
 
 def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tuple[Array, Any]:
