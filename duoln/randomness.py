@@ -18,7 +18,7 @@ from duoln.core.donation import compiled_step
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, CompileError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import limits
-from duoln.system.cores import in_threads
+from duoln.system.limits import in_threads
 
 Shape = tuple[int, ...]
 

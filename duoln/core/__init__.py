@@ -5,8 +5,7 @@ Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `deri
 """
 
 from duoln.core.compiling import compile
-from duoln.core.custom import custom_gradient
-from duoln.core.derived import derived
+from duoln.core.custom import custom_gradient, derived
 from duoln.core.factors import Factors
 from duoln.core.gradient import value_and_grad, vjp
 from duoln.core.op import Op, composed_only, each_rule, op
