@@ -301,7 +301,7 @@ class Op(Generic[P, R]):
         for arg in args:
             if not isinstance(arg, Tensor):
                 if arg is not None and not isinstance(arg, int | float):
-                    raise self._no_tensor(arg)
+                    raise self._not_tensor_error(arg)
                 natives.append(arg)
                 continue
             native = arg.data

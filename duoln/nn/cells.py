@@ -264,7 +264,7 @@ class RecurrentCell(Module):
             if statistics:
                 observing.report(params, statistics)
         else:
-            keys = population.statistic_names(norms)
+            keys = [f"{kind}_{name}" for name in population.normalised(norms) for kind in ("mean", "variance")]
             given = dict(zip(keys, parameters(self._name, params, keys), strict=True))
             hidden, *last = run(population.norms_by(given, norms, mask, reverse))
         return hidden, tuple(last)

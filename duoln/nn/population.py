@@ -125,7 +125,7 @@ def gather_statistics(run: Run, norms: Norms, mask: Tensor | None, reverse: bool
     The statistics of a time step are the mean, over the rows that have it, of those that normalised them.
     """
     of_walk: list[dict[str, np.ndarray]] = []
-    names = _normalised(norms)
+    names = normalised(norms)
 
     def tell(x_gates: Tensor, h_proj: Tensor, new: tuple[Tensor, ...]) -> None:
         arrays, of_step = {"x": x_gates, "h": h_proj, "c": new[-1]}, dict[str, np.ndarray]()
@@ -164,10 +164,6 @@ def norms_by(statistics: Norms, norms: Norms, mask: Tensor | None, reverse: bool
     return lambda k: {**norms, **{key: ops.take(a, places[k], axis=0) for key, a in statistics.items()}}
 
 
-def statistic_names(norms: Norms) -> list[str]:
-    """The names of the statistics, in the order of the parameters."""
-    return [f"{kind}_{name}" for name in _normalised(norms) for kind in ("mean", "variance")]
-
-
-def _normalised(norms: Norms) -> list[str]:
+def normalised(norms: Norms) -> list[str]:
+    """The names of what the norms normalise, "x", "h" and "c", in the order of the parameters."""
     return [name.removeprefix("gain_") for name in norms if name.startswith("gain_")]

@@ -58,12 +58,8 @@ def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -
     if not axis:
         return (be.astype(x, "int32") if be.dtype(x) == "bool" else x), (x.shape, axis)
     if x.dtype not in be.wide and be.dtype(x) == "int32":
-        return _whole_sum(be, x, axis, keepdims), (x.shape, axis)
+        return be.exactly(x, name="sum", compute=partial(be.sum, axis=axis, keepdims=keepdims)), (x.shape, axis)
     return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
-
-
-def _whole_sum(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    return be.exactly(x, name="sum", compute=partial(be.sum, axis=axis, keepdims=keepdims))
 
 
 def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -286,11 +282,9 @@ def cumulative_sum(x: Tensor, axis: int | None = None, *, include_initial: bool 
     return cumulative_sum.apply(x, axis=axis)
 
 
-def _cumulative_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)
-
-
-cumulative_sum.add(Rule("composed", lambda be, x, axis: (be.cumulative_sum(x, axis), axis), _cumulative_vjp))
+cumulative_sum.add(Rule("composed", lambda be, x, axis: (be.cumulative_sum(x, axis), axis),
+                        lambda be, axis, gout, needs: (
+                            be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)))
 
 
 @op("x: real -> real")

@@ -94,14 +94,6 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
             raise ShapeError(f"[{name}] {role}: expected shape {wanted}, found {tensor.shape}")
 
 
-def _without_padding(x: Tensor, mask: Tensor | None, norm: str) -> Tensor:
-    """The input with 0 where a row is masked.
-
-    The weights' gradient multiplies x by 0 there, and 0 times a value that is not finite would not be 0.
-    """
-    return x if mask is None or norm == "batch" else where(expand_dims(mask, axis=2), x, 0.0)
-
-
 def _time_steps(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
                 s: Settings, reverse: bool) -> list[tuple[int, Tensor, Tensor | None]]:
     """Index, `x_gates` and mask of each time step, in the order of the walk."""
@@ -109,12 +101,6 @@ def _time_steps(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Te
     masks = [None] * len(x_gates) if mask is None else [expand_dims(m, axis=1) for m in unstack(mask)]
     time_steps = list(zip(range(len(x_gates)), x_gates, masks, strict=True))
     return time_steps[::-1] if reverse else time_steps
-
-
-def _stack_hidden(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
-    if not hidden:
-        return zeros((0, *h.shape), h.backend, h.dtype)
-    return stack(*(hidden[t] for t in sorted(hidden)))
 
 
 def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
@@ -138,7 +124,9 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
             tell(x_gates, h_proj, new)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
-    return stored_as(_stack_hidden(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
+    h = states[0]
+    whole = stack(*(hidden[t] for t in sorted(hidden))) if hidden else zeros((0, *h.shape), h.backend, h.dtype)
+    return stored_as(whole, given[0]), *map(stored_as, states, given[1])
 
 
 def _composed(cell: str) -> Rule:
@@ -149,7 +137,9 @@ def _composed(cell: str) -> Rule:
             gradient_limit: float | None) -> tuple[Tensor, ...]:
         states, (w_x, w_h, bias, mask, *norm_arrays) = arrays[:count], arrays[count:]
         norms = norms_by_name(cell, norm, norm_arrays)
-        return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
+        if mask is not None and norm != "batch":
+            x = where(expand_dims(mask, axis=2), x, 0.0)  # the weights' gradient has 0 times x, which may not be finite
+        return walk(cell, x, states, w_x, w_h, bias, mask, lambda k: norms,
                     Settings(norm, eps), reverse, gradient_limit)
 
     return derived(run)
