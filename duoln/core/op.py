@@ -262,7 +262,7 @@ class Op(Generic[P, R]):
             with each_rule(self._stop_rule):
                 self(*args, **kwargs)
         except _RuleStop as call:
-            backend, natives, attrs = call.backend, call.natives, call.attrs
+            backend, natives, attrs = call.args
         else:
             raise UsageError(f"[{self.name}] explain: expected arguments that a rule computes with, found some for "
                              "which none is needed")
@@ -383,10 +383,6 @@ def _size(natives: Sequence[Any]) -> int:
 
 class _RuleStop(BaseException):
     """A call that stopped before its rule, with what the rule would get. No operator may catch it as an error."""
-
-    def __init__(self, backend: Backend, natives: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-        super().__init__()
-        self.backend, self.natives, self.attrs = backend, natives, attrs
 
 
 def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:
