@@ -37,9 +37,8 @@ import numpy as np
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap, kind_name, name_of
 from duoln.core.call import compile_call, compile_check
-from duoln.core.checked_rule import checked_rule
 from duoln.core.pytorch_names import add_hint
-from duoln.core.rule import Rule
+from duoln.core.rule import Rule, checked_rule
 from duoln.core.spec import Spec
 from duoln.core.step.repeated import note_thread_uses, recordings
 from duoln.core.storage import candidates, common_dtype

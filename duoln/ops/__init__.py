@@ -15,7 +15,6 @@ from duoln.ops.arithmetic import floor_divide, hypot, logaddexp, remainder
 from duoln.ops.attention import additive_attention, scaled_dot_product_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
-from duoln.ops.einsum import einsum
 from duoln.ops.elementwise import (
     abs,
     add,
@@ -64,7 +63,7 @@ from duoln.ops.elementwise import (
 )
 from duoln.ops.group_norm import group_norm, instance_norm
 from duoln.ops.index import embedding, getitem as getitem, one_hot, take, take_along_axis
-from duoln.ops.linalg import activated_linear as activated_linear, linear, matmul, outer, tensordot, vecdot
+from duoln.ops.linalg import activated_linear as activated_linear, einsum, linear, matmul, outer, tensordot, vecdot
 from duoln.ops.loss import (
     absolute_error,
     bce_with_logits,
