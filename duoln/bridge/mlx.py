@@ -114,15 +114,15 @@ class _Recurrent:
         self.norm, self.eps = norm, eps
         for name, shape in norm_shapes(self.cell, norm, self.hidden_size).items():
             if name.startswith("gain"):
-                setattr(self, NORMS[name[-1]], mlx.nn.LayerNorm(shape[0], eps))
+                setattr(self, NORMS[name][0], mlx.nn.LayerNorm(shape[0], eps))
         if not has_bias(self.cell, norm):
             setattr(self, self.bias_name, None)
         if norm != "none":
             self.bhn = None  # of a GRU, whose reset gate multiplies it
 
     def _norms(self) -> list[mx.array]:
-        parts = (name.split("_") for name in norm_shapes(self.cell, self.norm, self.hidden_size))
-        return [getattr(self, NORMS[which])["weight" if part == "gain" else "bias"] for part, which in parts]
+        places = [NORMS[name] for name in norm_shapes(self.cell, self.norm, self.hidden_size)]
+        return [getattr(self, module)[name] for module, name in places]
 
     def _sequence(self, norm: str, x: mx.array, states: Sequence[mx.array | None], w_x: mx.array, w_h: mx.array,
                   bias: mx.array | None, norms: Sequence[mx.array]) -> list[mx.array]:

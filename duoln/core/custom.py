@@ -24,7 +24,7 @@ class _Recorded(NamedTuple):
     outputs: tuple[Tensor, ...]
 
 
-def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
+def derived(function: Callable[..., Any]) -> Rule:
     """A rule that runs `function` on tensors, on a tape of its own.
 
     `function(*tensors, **attrs)` takes the arguments of the op (tensors, None) and returns a tensor or a tuple of
@@ -62,7 +62,7 @@ def derived(function: Callable[..., Any], name: str = "composed") -> Rule:
         return results
 
     functools.update_wrapper(forward, function, ("__doc__",), ())  # its signature is the function's
-    return Rule(name, forward, vjp)
+    return Rule("composed", forward, vjp)
 
 
 class _Saved(NamedTuple):

@@ -33,7 +33,7 @@ class Rule:
             gets the gradients of those results so. All other arrays, results and gradients are float32.
         remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine, or None.
         factors: for argument i, a matrix, `factors[i](backend, saved, gout) -> (left, right)`: its gradient is
-            `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
+            `left.T @ right`, and a compiled step need not write it out; see `Factors`.
         takes_factors: whether `forward` takes `Factors` in the place of an array.
         bind: `bind(backend, *arrays, **attrs)`: a function that computes what `forward` would, of the addresses of the
             arrays that change between calls; or None. A rule says which these are.

@@ -119,7 +119,8 @@ class Groups:
         """The branches of the groups, and what is in none, with None in the places of all other leaves."""
         parts = {}
         for name in self.groups:
-            parts[name], whole = tree.partition(whole, lambda path, _, branch=f"{name}.": f"{path}.".startswith(branch))
+            def is_in(path: str, leaf: Any, branch: str = f"{name}.") -> bool:
+                return f"{path}.".startswith(branch)
+
+            parts[name], whole = tree.partition(whole, is_in)
         return {**parts, _REST: whole}
-
-
