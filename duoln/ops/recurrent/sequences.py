@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from duoln.core import Rule, Tensor, derived, op
-from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_flag, check_number, described
+from duoln.core.arguments import AT_LEAST_0, Above0, AtLeast0, check_number, described
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
@@ -35,14 +35,16 @@ NormParameters = Mapping[str, Tensor]
 
 
 def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor,
-               bias: Tensor | None, norms: NormParameters, mask: Tensor | None = None) -> None:
-    """The checks that all recurrent operators share; `name` is that of a cell, or of its step.
+               bias: Tensor | None, norms: NormParameters | None, mask: Tensor | None = None) -> NormParameters:
+    """The norms' parameters after the checks that all recurrent operators share.
+
+    `name` is that of a cell, or of its step.
 
     Raises:
         UsageError: an unknown variant.
         ShapeError, DtypeError: arrays that do not fit; the message names the argument.
     """
-    cell = name.removesuffix("_step")
+    cell, norms = name.removesuffix("_step"), check_norms(name, norms)
     time = name == cell
     check_variant(cell, norm, name)
     check_float(name, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
@@ -60,6 +62,7 @@ def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
         check_beside(name, "mask", mask, "bool", x)
         if mask.shape != x_shape[:-1]:
             raise ShapeError(f"[{name}] mask: expected shape {x_shape[:-1]}, found {mask.shape}")
+    return norms
 
 
 def check_norms(name: str, norms: NormParameters | None) -> NormParameters:
@@ -145,18 +148,6 @@ def _composed(cell: str) -> Rule:
     return derived(run)
 
 
-def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-             mask: Tensor | None, norms: NormParameters | None, eps: float, reverse: bool, gradient_limit: float | None,
-             ) -> tuple[NormParameters, dict[str, Any]]:
-    """The norms' parameters and the attributes, after the checks of a sequence operator."""
-    norms = check_norms(cell, norms)
-    eps = check_number(cell, "eps", eps, AT_LEAST_0)
-    limit = None if gradient_limit is None else float(check_number(cell, "gradient_limit", gradient_limit, ABOVE_0))
-    attrs = {"norm": norm, "eps": eps, "reverse": check_flag(cell, "reverse", reverse), "gradient_limit": limit}
-    check_cell(cell, norm, x, states, w_x, w_h, bias, norms, mask)
-    return norms, attrs
-
-
 def norms_by_name(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParameters:
     """The norms' parameters by name, from the operators' order."""
     return dict(zip(norm_shapes(cell, norm, 1), arrays, strict=True))
@@ -166,7 +157,7 @@ def norms_by_name(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParamet
     "w_h: real[hidden, gates], bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h, c: like c")
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
          mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
-         eps: float = 1e-5, reverse: bool = False, gradient_limit: float | None = None,
+         eps: AtLeast0 = 1e-5, reverse: bool = False, gradient_limit: Above0 | None = None,
          ) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
@@ -175,15 +166,16 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
-    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs)
+    norms = check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask)
+    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, reverse=reverse,
+                      gradient_limit=gradient_limit and float(gradient_limit))
 
 
 @op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
     "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
-        norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
+        norms: NormParameters | None = None, *, norm: str = "none", eps: AtLeast0 = 1e-5,
+        reverse: bool = False, gradient_limit: Above0 | None = None) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     Gates stand in the order z, r, n. See the module for shapes, `NORMS` for variants.
@@ -191,15 +183,16 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
-    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
+    norms = check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask)
+    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, reverse=reverse,
+                     gradient_limit=gradient_limit and float(gradient_limit))
 
 
 @op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
     "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
-        norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
+        norms: NormParameters | None = None, *, norm: str = "none", eps: AtLeast0 = 1e-5,
+        reverse: bool = False, gradient_limit: Above0 | None = None) -> tuple[Tensor, Tensor]:
     """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     See the module for shapes, `NORMS` for variants.
@@ -207,8 +200,9 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
-    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
+    norms = check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask)
+    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, reverse=reverse,
+                     gradient_limit=gradient_limit and float(gradient_limit))
 
 
 lstm.add(_composed("lstm"))
@@ -228,16 +222,16 @@ def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: T
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms = check_norms("lstm_step", norms)
     eps = check_number("lstm_step", "eps", eps, AT_LEAST_0)
-    check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
+    norms = check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
     return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm, eps=eps)
 
 
 @op("x_proj: real[rows, gates], h_proj: real[rows, gates], c: real[rows, hidden], bias: real[gates]? "
     "-> h: like x_proj, c: like c")
 def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = None,
-              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+              norms: NormParameters | None = None, *, norm: str = "none", eps: AtLeast0 = 1e-5,
+              ) -> tuple[Tensor, Tensor]:
     """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
 
     A model whose input has several parts can compute the products of some parts for all time steps at once, and add
@@ -250,7 +244,6 @@ def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = N
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
     norms = check_norms("lstm_cell", norms)
-    eps = check_number("lstm_cell", "eps", eps, AT_LEAST_0)
     check_variant("lstm", norm, "lstm_cell")
     check_float("lstm_cell", x_proj, h_proj, c, *norms.values(), *([] if bias is None else [bias]))
     if c.ndim != 2:
@@ -294,8 +287,8 @@ def _composed_step(cell: str, norm: str, x: Tensor, h: Tensor, w_x: Tensor, w_h:
                    norms: NormParameters | None, eps: float) -> Tensor:
     """The next state of a cell that has but one, by its formula: in float32, and stored as the state before."""
     name = f"{cell}_step"
-    norms, s = check_norms(name, norms), Settings(norm, check_number(name, "eps", eps, AT_LEAST_0))
-    check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
+    s = Settings(norm, check_number(name, "eps", eps, AT_LEAST_0))
+    norms = check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
     x_gates = formulas.input_to_gates(cell, widened(linear(x, w_x)), bias, norms, s)
     [state] = formulas.next_states(cell, x_gates, widened(matmul(h, w_h)), (widened(h),), bias, norms, s)
     return stored_as(state, h)
