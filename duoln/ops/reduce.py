@@ -182,18 +182,19 @@ def _one_axis(name: str, x: Tensor, axis: int) -> int:
     return axis
 
 
-@op("x: real -> like x")
-def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Greatest value; equal greatest values share the gradient evenly."""
-    max.check(x)
-    return max.apply(x, axis=_filled_axes("max", x, axis), keepdims=keepdims)
+def _reduction(name: str, doc: str, spec: str, needs_values: bool, rule: Rule) -> Op[..., Tensor]:
+    """An op that reduces axes. With `needs_values` those of no values are an error."""
 
+    def function(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+        made.check(x)
+        axes = normal_axes(name, axis, x.ndim)
+        if needs_values:
+            _check_nonempty(name, x, axes)
+        return made.apply(x, axis=axes, keepdims=keepdims)
 
-@op("x: real -> like x")
-def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Smallest value; equal smallest values share the gradient evenly."""
-    min.check(x)
-    return min.apply(x, axis=_filled_axes("min", x, axis), keepdims=keepdims)
+    made = Op(function, spec, name, doc)
+    made.add(rule)
+    return made
 
 
 def _extreme_forward(method: str, be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -216,28 +217,14 @@ def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
     return (be.where(chosen, share, 0.0),)
 
 
-max.add(Rule("composed", partial(_extreme_forward, "max"), _extreme_vjp))
-min.add(Rule("composed", partial(_extreme_forward, "min"), _extreme_vjp))
-
-
-@op("x: bool")
-def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """True if every bool along the axes is True."""
-    all.check(x)
-    return all.apply(x, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims)
-
-
-all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, keepdims=keepdims), None)))
-
-
-@op("x: bool")
-def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """True if at least one bool along the axes is True."""
-    any.check(x)
-    return any.apply(x, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims)
-
-
-any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, keepdims=keepdims), None)))
+max = _reduction("max", "Greatest value; equal greatest values share the gradient evenly.", "x: real -> like x",
+                 True, Rule("composed", partial(_extreme_forward, "max"), _extreme_vjp))
+min = _reduction("min", "Smallest value; equal smallest values share the gradient evenly.", "x: real -> like x",
+                 True, Rule("composed", partial(_extreme_forward, "min"), _extreme_vjp))
+all = _reduction("all", "True if every bool along the axes is True.", "x: bool", False,
+                 Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, keepdims=keepdims), None)))
+any = _reduction("any", "True if at least one bool along the axes is True.", "x: bool", False,
+                 Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, keepdims=keepdims), None)))
 
 
 @op("x: real")
