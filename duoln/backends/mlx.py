@@ -189,7 +189,10 @@ class MlxBackend(OfLibrary):
 
     # Elementwise
     def exp(self, x: Array) -> Array:
-        return mx.exp(x) if x.dtype != mx.float64 else _exp_of_float64(x)
+        if x.dtype != mx.float64:
+            return mx.exp(x)
+        # e'^x (1 + (e / e' - 1) x), where e' is e in float64; the products beyond are below its digits.
+        return mx.power(mx.array(math.e, mx.float64), x) * (1.0 + _REST_OF_E * mx.clip(x, -800.0, 800.0))
 
     def sin(self, x: Array) -> Array:
         sine = mx.sin(x) if x.dtype != mx.float64 else _sine_and_cosine_of_float64(x)[0]
@@ -298,11 +301,6 @@ class _Traced:
 
 
 # On a CPU MLX computes exp, sin and cos of float64 in float32, but powers and tangents in float64.
-
-def _exp_of_float64(x: Array) -> Array:
-    """exp(x) = e'^x (1 + (e / e' - 1) x), where e' is e in float64; the products beyond are below its digits."""
-    return mx.power(mx.array(math.e, mx.float64), x) * (1.0 + _REST_OF_E * mx.clip(x, -800.0, 800.0))
-
 
 def _sine_and_cosine_of_float64(x: Array) -> tuple[Array, Array]:
     """sin(x) = 2 t / (1 + t^2) and cos(x) = (1 - t^2) / (1 + t^2), where t = tan(x / 2)."""

@@ -300,7 +300,8 @@ class Op(Generic[P, R]):
         for arg in args:
             if not isinstance(arg, Tensor):
                 if arg is not None and not isinstance(arg, int | float):
-                    raise self._not_tensor_error(arg)
+                    raise DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; "
+                                     f"{how_to_wrap(arg)}")
                 natives.append(arg)
                 continue
             native = arg.data
@@ -370,9 +371,6 @@ class Op(Generic[P, R]):
         if any(dtype in REALS for dtype in dtypes):
             common_dtype(self.name, dtypes)
         return any(dtype in STORAGE for dtype in dtypes)
-
-    def _not_tensor_error(self, arg: object) -> DtypeError:
-        return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; {how_to_wrap(arg)}")
 
 
 def _size(natives: Sequence[Any]) -> int:

@@ -26,9 +26,7 @@ def inputs_of(name: str, model: Module, shapes: Any) -> tuple[list[Any], dict[st
         entries = {str(key): _input(name, key, spec) for key, spec in shapes.items()}
         arguments = list(inspect.signature(type(model).__call__).parameters)[2:]
         return ([], entries) if any(name in entries for name in arguments) else ([entries], {})
-    if _is_one(shapes):
-        return [_input(name, "", shapes)], {}
-    if isinstance(shapes, list | tuple):
+    if isinstance(shapes, list | tuple) and not _is_one(shapes):
         return [_input(name, k, spec) for k, spec in enumerate(shapes)], {}
     return [_input(name, "", shapes)], {}
 
