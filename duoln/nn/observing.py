@@ -89,7 +89,10 @@ def calls_through(model: Module, around: Around) -> Iterator[None]:
     with _LOCK, contextlib.ExitStack() as undo:
         functions = [(kind, *each) for kind in kinds for each in _calls_of(kind)]  # before any of them is replaced
         for kind, name, function in functions:
-            undo.callback(_restore_method, kind, name, vars(kind).get(name))
+            if name in vars(kind):
+                undo.callback(setattr, kind, name, vars(kind)[name])
+            else:  # the class inherits it
+                undo.callback(delattr, kind, name)
             setattr(kind, name, _wrap_method(function, paths, running, around))
         yield
 
@@ -109,14 +112,6 @@ def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
             _, *first = inspect.signature(function).parameters
             if name == "__call__" or first[:1] == ["params"]:
                 yield name, function
-
-
-def _restore_method(kind: type[Module], name: str, own: Any) -> None:
-    """Undo a replacement; `own` is None for a method that the class inherits."""
-    if own is None:
-        delattr(kind, name)
-    else:
-        setattr(kind, name, own)
 
 
 def _wrap_method(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],

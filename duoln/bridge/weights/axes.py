@@ -152,8 +152,3 @@ def merged_masks(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> lis
 def is_merged(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> bool:
     """True if features and positions are merged into that axis."""
     return bool(merged_masks(coordinates, axis))
-
-
-def last_axis_coordinates(coordinates: Mapping[Coordinate, np.ndarray], size: int) -> dict[Coordinate, np.ndarray]:
-    """The coordinates along the last axis, at the first place of all others."""
-    return {c: np.broadcast_to(x[(0,) * (x.ndim - 1)], (size,)) for c, x in coordinates.items()}
