@@ -11,7 +11,7 @@ from duoln.core import Rule
 from duoln.data.files import absent_folders, data_folders
 from duoln.errors import DataMissingError, DuolnError
 from duoln.kernels.registry import every_op, registered
-from duoln.system import openblas
+from duoln.system import limits, openblas
 from duoln.system.paths import cache_folder
 from duoln.tasks.registry import Registry
 
@@ -40,7 +40,7 @@ def examine(with_ops: bool = False, asked: Sequence[str] | None = None) -> dict[
         } for p in probes],
         "choice": choice,
         "native": runtime.native_facts(),
-        "threads": runtime.threads(),
+        "threads": limits.workers(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "advice": [line for line in (openblas.advice(), *absent_folders()) if line],
         "data": {"folders": [str(f) for f in data_folders()], "cache": _cache_folder()},

@@ -18,7 +18,6 @@ from duoln.core.donation import compiled_step
 from duoln.core.pytorch_names import OF_STREAMS, name_missing
 from duoln.errors import CallError, CompileError, DtypeError, MemoryExhaustedError, ShapeError, UsageError
 from duoln.system import limits
-from duoln.system.cores import in_threads
 
 Shape = tuple[int, ...]
 
@@ -117,7 +116,7 @@ class Stream:
         if pairs < _PAIRS_WORTH_THREADS:
             transform(0, pairs)
         else:
-            in_threads(pairs, _TOGETHER, transform)
+            limits.in_threads(pairs, _TOGETHER, transform)
         return both.reshape(-1)[:count].reshape(shape)
 
     def integers(self, high: int, shape: int | Shape) -> np.ndarray:
@@ -202,7 +201,7 @@ class Stream:
             if last == size:
                 self._bits.state = bits.state
 
-        in_threads(size, _TOGETHER, fill)
+        limits.in_threads(size, _TOGETHER, fill)
 
     def _check_step(self) -> None:
         if compiled_step.get() is not None and not self._is_of_step:

@@ -321,11 +321,6 @@ def init(model: Module, seed: int | Stream, backend: Backend | str | None = None
     return to_tensors(model.init(seed), backend, dtype)
 
 
-def threads() -> int:
-    """The number of threads of NumPy's rules: DUOLN_THREADS, OMP_NUM_THREADS, or the cores of this process."""
-    return host.workers()
-
-
 def kernel_folders() -> list[Path]:
     """The folders with the code and the texts of the kernels."""
     return [Path(folder) for folder in duoln.kernels.__path__]

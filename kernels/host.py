@@ -11,7 +11,7 @@ import numpy as np
 
 from duoln.core.footprint import owner
 from duoln.core.step.symbol import NotBound, current_trace, is_symbol, is_traced, is_tracing, tracing
-from duoln.system.cores import workers
+from duoln.system.limits import workers
 
 __all__ = ["PARALLEL_BYTES", "added_up", "address", "as_array", "as_rows", "contiguous", "empty",
            "empty_like", "ones", "places", "row", "side_by_side",

@@ -1,12 +1,10 @@
-"""The public names: `dir` shows them and nothing else, they are few, and a name of before is answered by its place."""
+"""The public names: `dir` shows them and nothing else, and they are few."""
 
 import importlib
-from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
 
-from duoln.core.public_names import MOVED
 from duoln.testing import check_error
 
 MODULES = ["duoln", *(f"duoln.{name}" for name in (
@@ -39,10 +37,3 @@ def test_public_names_are_few():
     listed = sum(counts[name] for name in LISTED)
     print(*(f"{name} {count}" for name, count in counts.items()), f"these {listed}, all {sum(counts.values())}", sep="\n")
     assert listed <= 284
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_a_name_of_before_is_answered_by_its_place(name):
-    module, _, attribute = name.rpartition(".")
-    check_error(AttributeError, lambda: getattr(importlib.import_module(module), attribute), f"has no attribute '{attribute}'; in duoln: {MOVED[name]}")
-    assert attribute not in importlib.import_module(module).__all__ and resolve_name(MOVED[name]) is not None

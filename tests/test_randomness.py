@@ -7,7 +7,7 @@ import duoln
 from duoln import ops
 from duoln.errors import CallError, DtypeError, ShapeError, UsageError
 from duoln.randomness import Stream, _exp
-from duoln.system import cores
+from duoln.system import limits
 from duoln.testing import check_error
 
 
@@ -72,7 +72,7 @@ def test_the_same_numbers_for_any_number_of_threads(monkeypatch):
     raw = np.asarray(Stream(3, "x")._raw(150_006), np.uint64)
     runs = []
     for threads in (1, 2, 3, 8):
-        monkeypatch.setattr(cores, "workers", lambda count=threads: count)
+        monkeypatch.setattr(limits, "workers", lambda count=threads: count)
         runs.append(drawn())
         np.testing.assert_array_equal(np.concatenate(runs[-1][:3]), (raw >> np.uint64(11)) * 2.0 ** -53)
     assert all(a.tobytes() == b.tobytes() for run in runs[1:] for a, b in zip(runs[0], run, strict=True))

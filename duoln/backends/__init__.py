@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self
 
-from duoln.backends.protocol import NAMES
-from duoln.errors import UsageError
+from duoln.backends.protocol import DTYPES, NAMES, Array, Proofs
+from duoln.errors import DtypeError, UsageError
 
 if TYPE_CHECKING:
     from duoln.backends.protocol import Backend
@@ -61,12 +61,32 @@ class OfLibrary:
     """
 
     name: str
+    lazy = queues = False
+    proofs: Proofs | None = None
+    dtypes: tuple[str, ...] = DTYPES
 
-    def __init__(self, library: ModuleType, **others: str) -> None:
-        """The functions of a library; `others` are its names of primitives that it calls otherwise."""
+    def __init__(self, library: ModuleType, natives: Mapping[str, Any], **others: str) -> None:
+        """The functions and dtypes of a library; `others` are its names of primitives that it calls otherwise."""
+        self.natives = natives
+        self._names = {native: name for name, native in natives.items()}
         for primitive, function in {**dict(zip(_FUNCTIONS, _FUNCTIONS, strict=True)), **others}.items():
             if not hasattr(type(self), primitive):
                 setattr(self, primitive, getattr(library, function))
+
+    def dtype(self, x: Array) -> str:
+        try:
+            return self._names[x.dtype]
+        except KeyError:
+            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
+
+    def native_dtype(self, name: str) -> Any:
+        if name not in self.dtypes:
+            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}")
+        return self.natives[name]
+
+    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
+        """Always None, because the values are on a device, or not computed yet."""
+        return None
 
     def __copy__(self) -> Self:
         return self

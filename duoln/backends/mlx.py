@@ -16,13 +16,12 @@ import numpy as np
 
 from duoln.backends import OfLibrary, copy_reason, needs_copy, storage
 from duoln.backends.long_sums import sum_over
-from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Proofs, Shape
-from duoln.errors import BackendError, CompileError, DtypeError
+from duoln.backends.protocol import DTYPES, READS_ON_HOST, STORAGE, Array, Axis, Shape
+from duoln.errors import BackendError, CompileError
 from duoln.system import limits
 
 _DTYPES = {"float32": mx.float32, "float64": mx.float64, "int32": mx.int32, "bool": mx.bool_, "float16": mx.float16,
            "bfloat16": mx.bfloat16}
-_NAMES = {native: name for name, native in _DTYPES.items()}
 
 _LONG = 64
 """Sums of at least this many values are split into parts."""
@@ -37,14 +36,11 @@ class MlxBackend(OfLibrary):
 
     name = "mlx"
     lazy = True
-    proofs: Proofs | None = None
-    queues = False
     narrow = frozenset([mx.float16, mx.bfloat16])
-    natives = _DTYPES
     wide = frozenset([mx.float32, mx.float64])
 
     def __init__(self) -> None:
-        super().__init__(mx, round="round", reshape="reshape", permute_dims="transpose")
+        super().__init__(mx, _DTYPES, round="round", reshape="reshape", permute_dims="transpose")
         self.on_gpu = mx.default_device() == mx.Device(mx.gpu)
         # Metal has no float64. The CPU stream has it, and gradient checks use it.
         self.dtypes = tuple(name for name in DTYPES if name != "float64" or not self.on_gpu)
@@ -77,7 +73,7 @@ class MlxBackend(OfLibrary):
                 return mx.array(storage.bits_of(np, plain)).view(mx.bfloat16)
             if dtype == "float16" and plain.dtype != np.float16:
                 plain = storage.round_to_odd(np, plain).astype(np.float16)
-        return mx.array(plain, dtype=self._native(dtype or values.dtype.name))
+        return mx.array(plain, dtype=self.native_dtype(dtype or values.dtype.name))
 
     def to_numpy(self, x: Array) -> np.ndarray:
         self._check_process()
@@ -163,36 +159,21 @@ class MlxBackend(OfLibrary):
             out["memory"] = f"{int(facts['memory_size']) >> 20} MiB"
         return out
 
-    def dtype(self, x: Array) -> str:
-        try:
-            return _NAMES[x.dtype]
-        except KeyError:
-            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
-
-    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
-        """Always None, because the values may not be computed yet."""
-        return None
-
-    def _native(self, name: str) -> Any:
-        if name not in self.dtypes:
-            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}")
-        return _DTYPES[name]
-
     # Creation
     def zeros(self, shape: Shape, dtype: str = "float32") -> Array:
         self.join()
-        return mx.zeros(shape, self._native(dtype))
+        return mx.zeros(shape, self.native_dtype(dtype))
 
     def ones(self, shape: Shape, dtype: str = "float32") -> Array:
         self.join()
-        return mx.ones(shape, self._native(dtype))
+        return mx.ones(shape, self.native_dtype(dtype))
 
     def full(self, shape: Shape, value: float, dtype: str = "float32") -> Array:
         return mx.full(shape, self.asarray(value, dtype))  # with a number MLX chooses the dtype itself
 
     def arange(self, stop: int, dtype: str = "int32") -> Array:
         self.join()
-        return mx.arange(stop, dtype=self._native(dtype))
+        return mx.arange(stop, dtype=self.native_dtype(dtype))
 
     def astype(self, x: Array, dtype: str) -> Array:
         self.join()
@@ -200,7 +181,7 @@ class MlxBackend(OfLibrary):
             wide = x if x.dtype == mx.float64 else x.astype(mx.float32)
             return self.exactly(mx.where(mx.isnan(wide), 0.0, mx.clip(wide, -2.0 ** 31, 2.0 ** 31)), name="astype",
                                 compute=lambda whole: whole)
-        return (_round_to_odd(x) if dtype in STORAGE else x).astype(self._native(dtype))
+        return (_round_to_odd(x) if dtype in STORAGE else x).astype(self.native_dtype(dtype))
 
     def exactly(self, *arrays: Array | int, name: str, compute: Callable[..., Array]) -> Array:
         wide = compute(*(a if isinstance(a, int) else a.astype(mx.int64) for a in arrays))
@@ -208,7 +189,10 @@ class MlxBackend(OfLibrary):
 
     # Elementwise
     def exp(self, x: Array) -> Array:
-        return mx.exp(x) if x.dtype != mx.float64 else _exp_of_float64(x)
+        if x.dtype != mx.float64:
+            return mx.exp(x)
+        # e'^x (1 + (e / e' - 1) x), where e' is e in float64; the products beyond are below its digits.
+        return mx.power(mx.array(math.e, mx.float64), x) * (1.0 + _REST_OF_E * mx.clip(x, -800.0, 800.0))
 
     def sin(self, x: Array) -> Array:
         sine = mx.sin(x) if x.dtype != mx.float64 else _sine_and_cosine_of_float64(x)[0]
@@ -317,11 +301,6 @@ class _Traced:
 
 
 # On a CPU MLX computes exp, sin and cos of float64 in float32, but powers and tangents in float64.
-
-def _exp_of_float64(x: Array) -> Array:
-    """exp(x) = e'^x (1 + (e / e' - 1) x), where e' is e in float64; the products beyond are below its digits."""
-    return mx.power(mx.array(math.e, mx.float64), x) * (1.0 + _REST_OF_E * mx.clip(x, -800.0, 800.0))
-
 
 def _sine_and_cosine_of_float64(x: Array) -> tuple[Array, Array]:
     """sin(x) = 2 t / (1 + t^2) and cos(x) = (1 - t^2) / (1 + t^2), where t = tan(x / 2)."""

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from duoln.backends import OfLibrary, storage
-from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Proofs, Shape
-from duoln.errors import DtypeError
+from duoln.backends.protocol import DTYPES, STORAGE, Array, Axis, Shape
 
 INT32 = np.iinfo(np.int32)
 
@@ -18,41 +17,19 @@ INT32 = np.iinfo(np.int32)
 class NumpyLikeBackend(OfLibrary):
     """All primitives except those that exchange data with the host; they use the module `xp`."""
 
-    lazy = False
-    proofs: Proofs | None = None
-    queues = False
-
-    dtypes = DTYPES
     narrow = frozenset([np.dtype(np.float16), storage.BITS])
     wide = frozenset([np.dtype(np.float32), np.dtype(np.float64)])
 
     def __init__(self, xp: ModuleType) -> None:
-        super().__init__(xp, round="rint", concat="concatenate")
+        natives = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in DTYPES}
+        super().__init__(xp, natives, round="rint", concat="concatenate")
         self.xp = xp
-        self.natives = {name: storage.BITS if name == "bfloat16" else np.dtype(name) for name in self.dtypes}
-        self._name_of = {dtype: name for name, dtype in self.natives.items()}
 
     def join(self) -> None:
         """Does nothing: arrays belong to no thread."""
 
     def begin(self, arrays: Sequence[Array]) -> None:
         """Does nothing: arrays are computed, or their computation has begun."""
-
-    def dtype(self, x: Array) -> str:
-        try:
-            return self._name_of[x.dtype]
-        except KeyError:
-            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {x.dtype}") from None
-
-    def native_dtype(self, name: str) -> np.dtype:
-        try:
-            return self.natives[name]
-        except KeyError:
-            raise DtypeError(f"[dtype] expected one of {', '.join(self.dtypes)}, found {name!r}") from None
-
-    def stray_index(self, indices: Array, low: int, stop: int) -> int | None:
-        """Always None, because the values are on a device."""
-        return None
 
     # Creation
     def zeros(self, shape: Shape, dtype: str = "float32") -> Array:

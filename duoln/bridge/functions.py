@@ -14,8 +14,10 @@ from duoln.ops.recurrent.variants import CELLS, COMPARED, CellName, norm_shapes
 
 Apply = Callable[[Callable[..., Sequence[Tensor]], Sequence[Any]], Iterable[Any]]
 """`apply(function of tensors, arrays)`: the arrays of the function's results."""
-NORMS = {"x": "layernorm_i", "h": "layernorm_h", "c": "layernorm_c"}
-"""The modules that hold a layer's norms, by what they normalise: the names that `duoln.load_pytorch` reads."""
+NORMS = {f"{part}_{which}": (module, name)
+         for which, module in (("x", "layernorm_i"), ("h", "layernorm_h"), ("c", "layernorm_c"))
+         for part, name in (("gain", "weight"), ("bias", "bias"))}
+"""The module and the name in it of each parameter of a layer's norms, as `duoln.load_pytorch` reads them."""
 
 
 def over_trees(fn: Callable[..., Any], kind: type, apply: Apply) -> Callable[..., Any]:

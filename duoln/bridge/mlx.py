@@ -103,20 +103,26 @@ class _Recurrent:
     """The part of a layer that calls duoln: mixed into the class of mlx.nn that has its weights and their names."""
 
     cell: CellName
-    norm: str
-    eps: float
+    bias_name = "bias"
     hidden_size: int
 
-    def _add_norms(self, norm: str, eps: float) -> None:
+    @hinted
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, norm: str = "none",
+                 eps: float = 1e-5) -> None:
+        super().__init__(input_size, hidden_size, bias)  # type: ignore[call-arg]
         check_norm(type(self).__name__, self.cell, norm)
         self.norm, self.eps = norm, eps
         for name, shape in norm_shapes(self.cell, norm, self.hidden_size).items():
             if name.startswith("gain"):
-                setattr(self, NORMS[name[-1]], mlx.nn.LayerNorm(shape[0], eps))
+                setattr(self, NORMS[name][0], mlx.nn.LayerNorm(shape[0], eps))
+        if not has_bias(self.cell, norm):
+            setattr(self, self.bias_name, None)
+        if norm != "none":
+            self.bhn = None  # of a GRU, whose reset gate multiplies it
 
     def _norms(self) -> list[mx.array]:
-        parts = (name.split("_") for name in norm_shapes(self.cell, self.norm, self.hidden_size))
-        return [getattr(self, NORMS[which])["weight" if part == "gain" else "bias"] for part, which in parts]
+        places = [NORMS[name] for name in norm_shapes(self.cell, self.norm, self.hidden_size)]
+        return [getattr(self, module)[name] for module, name in places]
 
     def _sequence(self, norm: str, x: mx.array, states: Sequence[mx.array | None], w_x: mx.array, w_h: mx.array,
                   bias: mx.array | None, norms: Sequence[mx.array]) -> list[mx.array]:
@@ -145,14 +151,6 @@ class LSTM(_Recurrent, mlx.nn.LSTM):
 
     cell = "lstm"
 
-    @hinted
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, norm: str = "none",
-                 eps: float = 1e-5) -> None:
-        super().__init__(input_size, hidden_size, bias)
-        self._add_norms(norm, eps)
-        if not has_bias("lstm", norm):
-            self.bias = None
-
     def __call__(self, x: mx.array, hidden: mx.array | None = None, cell: mx.array | None = None,
                  ) -> tuple[mx.array, mx.array]:
         """The hidden states of all time steps, and the cell of the last one.
@@ -170,17 +168,7 @@ class GRU(_Recurrent, mlx.nn.GRU):
     Its norms are "none", "layer", "layer-theano" and "layer-per-gate". The update gate keeps the state, as in MLX.
     """
 
-    cell = "gru"
-
-    @hinted
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, *, norm: str = "none",
-                 eps: float = 1e-5) -> None:
-        super().__init__(input_size, hidden_size, bias)
-        self._add_norms(norm, eps)
-        if norm != "none":
-            self.bhn = None
-        if not has_bias("gru", norm):
-            self.b = None
+    cell, bias_name = "gru", "b"
 
     def __call__(self, x: mx.array, hidden: mx.array | None = None) -> mx.array:
         """The hidden states of all time steps: (N, L, D) or (L, D) -> (N, L, H) or (L, H)."""
@@ -208,14 +196,20 @@ class RNN(_Recurrent, mlx.nn.RNN):
                  norm: str = "none", eps: float = 1e-5) -> None:
         if nonlinearity not in (None, mx.tanh, mlx.nn.tanh):
             raise UsageError(f"[RNN] nonlinearity: expected tanh, found {name_of(nonlinearity)}")
-        super().__init__(input_size, hidden_size, bias, nonlinearity)
-        self._add_norms(norm, eps)
-        if not has_bias("rnn", norm):
-            self.bias = None
+        super().__init__(input_size, hidden_size, bias, norm=norm, eps=eps)
 
     def __call__(self, x: mx.array, hidden: mx.array | None = None) -> mx.array:
         """The hidden states of all time steps: (N, L, D) or (L, D) -> (N, L, H) or (L, H)."""
         return self._sequence(self.norm, x, (hidden,), self.Wxh, self.Whh, self.bias, self._norms())[0]
+
+
+def _normalised(norm: Any, operator: Callable[..., Any], *arrays: mx.array) -> list[mx.array]:
+    """The results of an operator of the arrays and a norm's parameters."""
+    def call(*tensors: Tensor) -> Sequence[Tensor]:
+        y = operator(*tensors, eps=norm.eps)
+        return y if isinstance(y, tuple) else (y,)
+
+    return apply(call, [*arrays, *(norm[name] for name in ("weight", "bias") if name in norm)])
 
 
 class LayerNorm(mlx.nn.LayerNorm):
@@ -223,8 +217,7 @@ class LayerNorm(mlx.nn.LayerNorm):
 
     def __call__(self, x: mx.array) -> mx.array:
         """The normalised values."""
-        eps = self.eps
-        return apply(lambda x, *p: [ops.layer_norm(x, *p, eps=eps)], [x, *_parameters(self)])[0]
+        return _normalised(self, ops.layer_norm, x)[0]
 
 
 class RMSNorm(mlx.nn.RMSNorm):
@@ -232,8 +225,7 @@ class RMSNorm(mlx.nn.RMSNorm):
 
     def __call__(self, x: mx.array) -> mx.array:
         """The normalised values."""
-        eps = self.eps
-        return apply(lambda x, *p: [ops.rms_norm(x, *p, eps=eps)], [x, *_parameters(self)])[0]
+        return _normalised(self, ops.rms_norm, x)[0]
 
 
 class AddLayerNorm(mlx.nn.LayerNorm):
@@ -241,8 +233,7 @@ class AddLayerNorm(mlx.nn.LayerNorm):
 
     def __call__(self, x: mx.array, residual: mx.array) -> tuple[mx.array, mx.array]:
         """The normalised sum, and the sum."""
-        eps = self.eps
-        y, total = apply(lambda *a: ops.add_layer_norm(*a, eps=eps), [x, residual, *_parameters(self)])
+        y, total = _normalised(self, ops.add_layer_norm, x, residual)
         return y, total
 
 
@@ -251,13 +242,8 @@ class AddRMSNorm(mlx.nn.RMSNorm):
 
     def __call__(self, x: mx.array, residual: mx.array) -> tuple[mx.array, mx.array]:
         """The normalised sum, and the sum."""
-        eps = self.eps
-        y, total = apply(lambda *a: ops.add_rms_norm(*a, eps=eps), [x, residual, *_parameters(self)])
+        y, total = _normalised(self, ops.add_rms_norm, x, residual)
         return y, total
-
-
-def _parameters(norm: Any) -> list[mx.array]:
-    return [norm[name] for name in ("weight", "bias") if name in norm]
 
 
 only_public(globals())

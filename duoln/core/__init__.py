@@ -1,16 +1,15 @@
 """The autograd core: what a tensor is, what an operator is, and how gradients are taken.
 
-Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `derived`, `custom`, `donation`, `compiling`,
-`replay`, `recording`, `program`, `factors`, `watching`.
+Read in this order: `rule`, `tape`, `tensor`, `op`, `storage`, `gradient`, `custom`, `donation`, `compiling`, `replay`,
+`recording`, `program`, `watching`.
 """
 
 from duoln.core.compiling import compile
-from duoln.core.custom import custom_gradient
-from duoln.core.derived import derived
-from duoln.core.factors import Factors
+from duoln.core.custom import custom_gradient, derived
 from duoln.core.gradient import value_and_grad, vjp
 from duoln.core.op import Op, composed_only, each_rule, op
 from duoln.core.rule import Rule
+from duoln.core.step.program import Factors
 from duoln.core.tensor import Tensor, stop_gradient
 from duoln.core.watching import watched
 

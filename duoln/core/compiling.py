@@ -304,7 +304,9 @@ def _backend_of(leaves: list[Any], args: Any, step: Callable[..., Any]) -> Backe
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             argument = _argument(step, _path(args, leaf))
-            text = _leaf_error(leaf) if argument != _SELF else _method_error(leaf)
+            text = _leaf_error(leaf) if argument != _SELF else (
+                f"expected trees of tensors, found a method of {described(leaf)}; compile the bound method, as in "
+                "self.step = duoln.compile(self.step), and call it when the object no longer changes")
             raise CompileError(f"[compile] {argument}: {text}")
         if backend is None:
             backend = leaf.backend
@@ -321,11 +323,6 @@ def _path(root: Any, leaf: Any) -> str:
 
 def _leaf_error(leaf: Any) -> str:
     return f"expected a duoln.Tensor, found {described(leaf)}; {_remedy(leaf)}"
-
-
-def _method_error(instance: Any) -> str:
-    return (f"expected trees of tensors, found a method of {described(instance)}; compile the bound method, as in "
-            "self.step = duoln.compile(self.step), and call it when the object no longer changes")
 
 
 def _remedy(leaf: Any) -> str:

@@ -1,4 +1,4 @@
-"""`custom_gradient`: a function of tensors with a gradient of its own."""
+"""Rules from functions of tensors, whose gradient comes from the operators that they call, or is their own."""
 
 from __future__ import annotations
 
@@ -7,14 +7,62 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from duoln import tree
-from duoln.backends.protocol import Array, Backend
+from duoln.backends.protocol import REALS, Array, Backend
 from duoln.core.arguments import check_function, described, name_of
 from duoln.core.gradient import gradients_like
 from duoln.core.op import Op
 from duoln.core.pytorch_names import hinted
 from duoln.core.rule import Rule
+from duoln.core.tape import Tape
 from duoln.core.tensor import Tensor
 from duoln.errors import CallError, DtypeError
+
+
+class _Recorded(NamedTuple):
+    tape: Tape
+    inputs: list[Tensor | None]
+    outputs: tuple[Tensor, ...]
+
+
+def derived(function: Callable[..., Any]) -> Rule:
+    """A rule that runs `function` on tensors, on a tape of its own.
+
+    `function(*tensors, **attrs)` takes the arguments of the op (tensors, None) and returns a tensor or a tuple of
+    tensors. The formula is written once, and the tape gives its gradient. A weight that the function uses many times
+    costs one product.
+    """
+
+    def forward(be: Backend, /, *arrays: Array | None, **attrs: Any) -> tuple[Any, _Recorded]:
+        tape = Tape()
+        inputs = [None if a is None else Tensor(a, be, tape.new_place() if be.dtype(a) in REALS else None)
+                  for a in arrays]
+        try:
+            result = function(*inputs, **attrs)
+        finally:
+            tape.closed = True  # the records stay, because the gradient reads them
+        outputs = result if isinstance(result, tuple) else (result,)
+        natives = tuple(o.data for o in outputs)
+        return natives if isinstance(result, tuple) else natives[0], _Recorded(tape, inputs, outputs)
+
+    def vjp(be: Backend, saved: _Recorded, gout: Any, needs: Sequence[bool]) -> list[Array | None]:
+        gouts = gout if isinstance(gout, tuple) else (gout,)
+        seeds: dict[int, Array] = {}
+        for out, g in zip(saved.outputs, gouts, strict=True):
+            if g is not None and out.node is not None:
+                before = seeds.get(out.node.place)  # one tensor may be two outputs
+                seeds[out.node.place] = g if before is None else before + g
+        gradients = saved.tape.backward(be, seeds, keep=True)
+        results: list[Array | None] = []
+        for tensor, need in zip(saved.inputs, needs, strict=True):
+            if not need or tensor is None or tensor.node is None:
+                results.append(None)
+                continue
+            gradient = gradients[tensor.node.place]
+            results.append(be.zeros(tensor.shape, tensor.dtype) if gradient is None else gradient)
+        return results
+
+    functools.update_wrapper(forward, function, ("__doc__",), ())  # its signature is the function's
+    return Rule("composed", forward, vjp)
 
 
 class _Saved(NamedTuple):

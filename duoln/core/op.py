@@ -37,9 +37,8 @@ import numpy as np
 from duoln.backends.protocol import NAMES, REALS, STORAGE, Backend
 from duoln.core.arguments import check_function, described, how_to_wrap, kind_name, name_of
 from duoln.core.call import compile_call, compile_check
-from duoln.core.checked_rule import checked_rule
 from duoln.core.pytorch_names import add_hint
-from duoln.core.rule import Rule
+from duoln.core.rule import Rule, checked_rule
 from duoln.core.spec import Spec
 from duoln.core.step.repeated import note_thread_uses, recordings
 from duoln.core.storage import candidates, common_dtype
@@ -262,7 +261,7 @@ class Op(Generic[P, R]):
             with each_rule(self._stop_rule):
                 self(*args, **kwargs)
         except _RuleStop as call:
-            backend, natives, attrs = call.backend, call.natives, call.attrs
+            backend, natives, attrs = call.args
         else:
             raise UsageError(f"[{self.name}] explain: expected arguments that a rule computes with, found some for "
                              "which none is needed")
@@ -301,7 +300,8 @@ class Op(Generic[P, R]):
         for arg in args:
             if not isinstance(arg, Tensor):
                 if arg is not None and not isinstance(arg, int | float):
-                    raise self._no_tensor(arg)
+                    raise DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; "
+                                     f"{how_to_wrap(arg)}")
                 natives.append(arg)
                 continue
             native = arg.data
@@ -372,9 +372,6 @@ class Op(Generic[P, R]):
             common_dtype(self.name, dtypes)
         return any(dtype in STORAGE for dtype in dtypes)
 
-    def _not_tensor_error(self, arg: object) -> DtypeError:
-        return DtypeError(f"[{self.name}] expected a duoln.Tensor, found {kind_name(type(arg))}; {how_to_wrap(arg)}")
-
 
 def _size(natives: Sequence[Any]) -> int:
     """The number of values of the largest array."""
@@ -383,10 +380,6 @@ def _size(natives: Sequence[Any]) -> int:
 
 class _RuleStop(BaseException):
     """A call that stopped before its rule, with what the rule would get. No operator may catch it as an error."""
-
-    def __init__(self, backend: Backend, natives: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-        super().__init__()
-        self.backend, self.natives, self.attrs = backend, natives, attrs
 
 
 def _record(tape: Tape, rule: Rule, args: Sequence[Any], out: Any, saved: Any, backend: Backend) -> Any:

@@ -1,4 +1,4 @@
-"""Names of PyTorch, NumPy, JAX or an earlier duoln, with duoln's way of doing the same: the end of errors.
+"""Names of PyTorch, NumPy or JAX, with duoln's way of doing the same: the end of errors.
 
 The answers stand in `bridge/pytorch_names.json`. What is between backticks is a line of code; the tests run each beside
 PyTorch's. In them `x` and `y` are tensors.

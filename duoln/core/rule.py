@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from duoln.backends.protocol import Array, Backend
 from duoln.core.arguments import check_function, described
-from duoln.errors import DtypeError, GradientError
+from duoln.errors import DtypeError, GradientError, ShapeError
 
 Forward = Callable[..., tuple[Any, Any]]
 Vjp = Callable[..., Sequence[Array | None]]
@@ -33,7 +33,7 @@ class Rule:
             gets the gradients of those results so. All other arrays, results and gradients are float32.
         remark: `remark(backend)`: the note that `duoln doctor --ops` prints about this rule on this machine, or None.
         factors: for argument i, a matrix, `factors[i](backend, saved, gout) -> (left, right)`: its gradient is
-            `left.T @ right`, and a compiled step need not write it out; see `core.factors`.
+            `left.T @ right`, and a compiled step need not write it out; see `Factors`.
         takes_factors: whether `forward` takes `Factors` in the place of an array.
         bind: `bind(backend, *arrays, **attrs)`: a function that computes what `forward` would, of the addresses of the
             arrays that change between calls; or None. A rule says which these are.
@@ -102,3 +102,44 @@ class Rule:
                                   ("pooled", {i: of_uses(function) for i, function in pooled.items()}),
                                   ("factors", {i: of_use(function) for i, function in self.factors.items()})):
             object.__setattr__(self, field_name, value)
+
+
+def checked_rule(name: str, likes: Sequence[int | None] | None, rule: Rule, natives: Sequence[Any], out: Any) -> Rule:
+    """The rule of another package's operator for one call, after a check of its results; it checks its gradients too.
+
+    Raises:
+        GradientError: by the rule's vjp, for a gradient of another shape or dtype than its array.
+        ShapeError: a result is not like the array of which the declaration says so.
+    """
+    outs = out if isinstance(out, tuple) else (out,)
+    for k, (made, place) in enumerate(zip(outs, likes or (), strict=False)):
+        like = None if place is None else natives[place]
+        if like is not None and _shape_and_dtype(made) != _shape_and_dtype(like):
+            raise ShapeError(f"[{name}] rule '{rule.name}': expected output {k} like array {place}, "
+                             f"{_array_words(like)}; found {_array_words(made)}")
+    vjp = rule.vjp
+    if vjp is None or rule.pooled:
+        return rule
+
+    def checked_vjp(be: Backend, saved: Any, gout: Any, needs: Sequence[bool]) -> Any:
+        gradients = vjp(be, saved, gout, needs)
+        if isinstance(gradients, tuple | list) and len(gradients) == len(natives):  # else the tape explains it
+            for k, (x, gradient, need) in enumerate(zip(natives, gradients, needs, strict=True)):
+                if need and _shape_and_dtype(gradient) != _shape_and_dtype(x):
+                    raise GradientError(f"[{name}] rule '{rule.name}': expected as gradient {k} one like its array, "
+                                        f"{_array_words(x)}; found {_array_words(gradient)}")
+        return gradients
+
+    return replace(rule, vjp=checked_vjp)
+
+
+def _shape_and_dtype(x: Any) -> tuple[Any, Any]:
+    """Shape and dtype of a native array; of anything else what tells it from one."""
+    if not hasattr(x, "nbytes"):
+        return None, type(x)
+    return tuple(x.shape), x.dtype
+
+
+def _array_words(x: Any) -> str:
+    shape, dtype = _shape_and_dtype(x)
+    return described(x) if shape is None else f"{getattr(dtype, 'name', dtype)} of shape {shape}"

@@ -24,7 +24,7 @@ from duoln.core.pytorch_names import OF_RECURRENT, how_to_name
 from duoln.core.spec import check_tensors
 from duoln.core.tensor import constant_tensor
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, reports, step_statistics
+from duoln.nn import init, observing, population
 from duoln.nn.layers import check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, parameter, parameters
 from duoln.ops.recurrent.formulas import Settings
@@ -192,10 +192,15 @@ class RecurrentCell(Module):
         last = first if alike else constant_tensor(like.backend.zeros(shape, dtypes[-1]), like.backend)
         return (first, last)[:len(dtypes)]
 
-    def _states(self, params: Params, batch: int, given: States | None) -> States:
-        """The states that were given, or the first ones."""
+    def _states(self, params: Params, x: Tensor, axes: tuple[str, ...], given: States | None) -> States:
+        """The states that were given, or the first ones, after a check of `x`, which has these axes."""
+        check_tensors(self._name, x)
+        if x.ndim != len(axes):
+            raise ShapeError(f"[{self._name}] expected x ({', '.join(axes)}), found shape {x.shape}")
+        if x.shape[-1] != self.n_in:
+            raise ShapeError(f"[{self._name}] expected x with a last axis of {self.n_in}, found shape {x.shape}")
         if given is None:
-            return self.first_states(params, batch)
+            return self.first_states(params, x.shape[-2])
         count = len(self.state_names)
         if not isinstance(given, tuple | list) or len(given) != count:
             raise ShapeError(f"[{self._name}] states: expected {self.state_form}, found {described_states(given)}")
@@ -218,11 +223,7 @@ class RecurrentCell(Module):
         """One time step: x (B, n_in) and the states (B, n_hidden), or None for the first -> the next states."""
         if x is NOT_GIVEN:
             parameter(self._name, params, "w_x")
-        check_tensors(self._name, x)
-        if x.ndim != 2:
-            raise ShapeError(f"[{self._name}] expected x (batch, in), found shape {x.shape}")
-        self._check_width(x)
-        states = self._states(params, x.shape[0], states)
+        states = self._states(params, x, ("batch", "in"), states)
         w_x, w_h, bias, norms = self._arrays(params)
         if self._has_population(params):
             raise UsageError(f"[{self._name}] expected a sequence, because each of its time steps has a population's "
@@ -230,18 +231,10 @@ class RecurrentCell(Module):
         new = self._step(x, *states, w_x, w_h, bias, norms, norm=self.norm, eps=self.eps)
         return new if isinstance(new, tuple) else (new,)
 
-    def _check_width(self, x: Tensor) -> None:
-        if x.shape[-1] != self.n_in:
-            raise ShapeError(f"[{self._name}] expected x with a last axis of {self.n_in}, found shape {x.shape}")
-
     def sequence(self, params: Params, x: Tensor, states: States | None = None, mask: Tensor | None = None,
                  reverse: bool = False) -> tuple[Tensor, States]:
         """A sequence: x (T, B, n_in) -> hidden states (T, B, n_hidden) and the last states."""
-        check_tensors(self._name, x)
-        if x.ndim != 3:
-            raise ShapeError(f"[{self._name}] expected x (time, batch, in), found shape {x.shape}")
-        self._check_width(x)
-        states = self._states(params, x.shape[1], states)
+        states = self._states(params, x, ("time", "batch", "in"), states)
         w_x, w_h, bias, norms = self._arrays(params)
         if self._has_population(params):
             return self._by_population(params, x, states, mask, reverse)
@@ -251,14 +244,14 @@ class RecurrentCell(Module):
 
     def _has_population(self, params: Params) -> bool:
         """True if the parameters have statistics of a population, or these are gathered now."""
-        return self.norm == "batch" and (reports.must_report(params) or "mean_x" in params)
+        return self.norm == "batch" and (observing.must_report(params) or "mean_x" in params)
 
     def _by_population(self, params: Params, x: Tensor, states: States, mask: Tensor | None,
                        reverse: bool) -> tuple[Tensor, States]:
         """A sequence by the statistics of a population; or by those of its batch, which are gathered."""
         w_x, w_h, bias, norms = self._arrays(params)
         check_cell(self.cell, self.norm, x, states, w_x, w_h, bias, norms, mask)
-        gathers = reports.must_report(params)
+        gathers = observing.must_report(params)
         if mask is not None and not gathers:
             x = ops.where(ops.expand_dims(mask, axis=2), x, 0.0)
 
@@ -267,13 +260,13 @@ class RecurrentCell(Module):
                         Settings(self.norm, self.eps), reverse, self.gradient_limit, tell)
 
         if gathers:
-            (hidden, *last), statistics = step_statistics.gather_statistics(run, norms, mask, reverse)
+            (hidden, *last), statistics = population.gather_statistics(run, norms, mask, reverse)
             if statistics:
-                reports.report(params, statistics)
+                observing.report(params, statistics)
         else:
-            keys = step_statistics.statistic_names(norms)
+            keys = [f"{kind}_{name}" for name in population.normalised(norms) for kind in ("mean", "variance")]
             given = dict(zip(keys, parameters(self._name, params, keys), strict=True))
-            hidden, *last = run(step_statistics.norms_by(given, norms, mask, reverse))
+            hidden, *last = run(population.norms_by(given, norms, mask, reverse))
         return hidden, tuple(last)
 
 

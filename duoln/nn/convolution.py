@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +21,11 @@ from duoln.randomness import Stream
 
 class _Convolution(Module):
     """The common base of both convolutions: sizes, weights and bias. Each group is initialised on its own."""
+
+    _operator: ClassVar[Callable[..., Tensor]]
+    stride: Any
+    padding: Any
+    dilation: Any
 
     def __init__(self, n_in: int, n_out: int, kernel: tuple[int, ...], groups: int, bias: bool,
                  weight_init: init.Initializer) -> None:
@@ -43,9 +49,11 @@ class _Convolution(Module):
             params["bias"] = init.zeros(rng, (self.n_out,))
         return params
 
-    def _with_bias(self, params: Params, y: Tensor) -> Tensor:
-        """The result plus the bias, if there is one, in the dtype of the result."""
-        return stored_as(y + parameter(type(self).__name__, params, "bias"), y) if self.bias else y
+    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
+        kind = type(self).__name__
+        y = self._operator(x, parameter(kind, params, "weight"), stride=self.stride, padding=self.padding,
+                           dilation=self.dilation, groups=self.groups)
+        return stored_as(y + parameter(kind, params, "bias"), y) if self.bias else y
 
 
 class Conv2d(_Convolution):
@@ -61,6 +69,8 @@ class Conv2d(_Convolution):
         x (B, H, W, n_in) -> (B, H', W', n_out); parameters weight (size, size, n_in / groups, n_out), bias (n_out,).
     """
 
+    _operator = staticmethod(ops.conv2d)
+
     def __init__(self, n_in: int, n_out: int, size: Sizes, *, stride: Sizes = 1, padding: Padding = 0,
                  bias: bool = True, weight_init: init.Initializer = init.GLOROT, dilation: Sizes = 1, groups: int = 1,
                  ) -> None:
@@ -73,10 +83,6 @@ class Conv2d(_Convolution):
             check_pair("Conv2d", "padding", padding, 0)
         self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
 
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        return self._with_bias(params, ops.conv2d(x, parameter("Conv2d", params, "weight"), stride=self.stride,
-                                                  padding=self.padding, dilation=self.dilation, groups=self.groups))
-
 
 class Conv1d(_Convolution):
     """One-dimensional convolution, channels last. Size, stride, padding, dilation and groups are those of `ops.conv1d`.
@@ -86,6 +92,8 @@ class Conv1d(_Convolution):
     Shape:
         x (B, T, n_in) -> (B, T', n_out); parameters weight (size, n_in / groups, n_out), bias (n_out,).
     """
+
+    _operator = staticmethod(ops.conv1d)
 
     def __init__(self, n_in: int, n_out: int, size: int, *, stride: int = 1, padding: int | Literal["same"] = 0,
                  bias: bool = True, weight_init: init.Initializer = init.GLOROT, dilation: int = 1, groups: int = 1,
@@ -97,7 +105,3 @@ class Conv1d(_Convolution):
         else:
             check_integer("Conv1d", "padding", padding, 0)
         self.size, self.stride, self.padding, self.dilation = size, stride, padding, dilation
-
-    def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
-        return self._with_bias(params, ops.conv1d(x, parameter("Conv1d", params, "weight"), stride=self.stride,
-                                                  padding=self.padding, dilation=self.dilation, groups=self.groups))

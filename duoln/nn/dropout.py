@@ -20,7 +20,7 @@ from duoln.core.op import context_value
 from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_float
 from duoln.errors import DtypeError, GradientWarning, ShapeError, UsageError
-from duoln.nn import reports
+from duoln.nn import observing
 from duoln.nn.module import NOT_GIVEN, Module, Params, branch_at, check_params
 from duoln.randomness import LARGEST_SEED, Stream
 
@@ -62,8 +62,8 @@ class Dropout(Module):
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         check_params("Dropout", params)
         check_float("Dropout", x)
-        if reports.must_report(params):
-            reports.report(params, _InputForm(x.shape, x.dtype))
+        if observing.must_report(params):
+            observing.report(params, _InputForm(x.shape, x.dtype))
             return x
         if _MASK not in params:
             if self.p and is_recording() and not _no_dropout.get():
@@ -146,7 +146,10 @@ class DropoutMasks:
         """The shape and dtype that each layer gets for such inputs, by path."""
         key = _form((params, inputs))
         if key not in self._shapes and self.layers:
-            self._shapes[key] = self._input_forms(params, inputs)
+            paths, where = list(self.layers), _backend_of((params, inputs))
+            with observing.collect_reports("DropoutMasks", params, paths, where) as (asking, calls):
+                self._forward(asking, *inputs)
+            self._shapes[key] = {path: self._common_form(path, seen) for path, seen in zip(paths, calls, strict=True)}
         return self._shapes.get(key, {})
 
     def on_host(self, update: int, shapes: dict[str, _InputForm]) -> dict[str, np.ndarray]:
@@ -158,12 +161,6 @@ class DropoutMasks:
             drawn = Stream(self.seed, f"dropout.{path}", step=update).keep_mask(seen.shape, keep)
             masks[path] = (drawn / kind(keep)).astype(kind)
         return masks
-
-    def _input_forms(self, params: Params, inputs: tuple[Any, ...]) -> dict[str, _InputForm]:
-        paths = list(self.layers)
-        with reports.collect_reports("DropoutMasks", params, paths, _backend_of((params, inputs))) as (asking, calls):
-            self._forward(asking, *inputs)
-        return {path: self._common_form(path, seen) for path, seen in zip(paths, calls, strict=True)}
 
     def _common_form(self, path: str, calls: list[_InputForm]) -> _InputForm:
         """The input of a layer, the same in all its calls."""

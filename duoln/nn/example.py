@@ -24,17 +24,11 @@ def inputs_of(name: str, model: Module, shapes: Any) -> tuple[list[Any], dict[st
     """
     if isinstance(shapes, Mapping):
         entries = {str(key): _input(name, key, spec) for key, spec in shapes.items()}
-        by_name = _names_of_arguments(model).intersection(entries)
-        return ([], entries) if by_name else ([entries], {})
-    if _is_one(shapes):
-        return [_input(name, "", shapes)], {}
-    if isinstance(shapes, list | tuple):
+        arguments = list(inspect.signature(type(model).__call__).parameters)[2:]
+        return ([], entries) if any(name in entries for name in arguments) else ([entries], {})
+    if isinstance(shapes, list | tuple) and not _is_one(shapes):
         return [_input(name, k, spec) for k, spec in enumerate(shapes)], {}
     return [_input(name, "", shapes)], {}
-
-
-def _names_of_arguments(model: Module) -> set[str]:
-    return set(list(inspect.signature(type(model).__call__).parameters)[2:])
 
 
 def _is_one(spec: Any) -> bool:

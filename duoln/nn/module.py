@@ -139,7 +139,7 @@ class Module:
 
     def __call__(self, params: Any, x: Any) -> Any:
         name = type(self).__name__
-        has = "forward; rename it, and let it take params first" if "forward" in _methods(type(self)) else "none"
+        has = "forward; rename it, and let it take params first" if hasattr(type(self), "forward") else "none"
         raise CallError(f"[{name}] expected a method __call__(self, params, x), found {has}")
 
     def __repr__(self) -> str:
@@ -316,10 +316,6 @@ def _check_places(module: Module) -> None:
                              "make two modules, or keep one and call it twice with the same params")
 
 
-def _methods(kind: type) -> set[str]:
-    return {name for base in kind.__mro__ for name, member in vars(base).items() if callable(member)}
-
-
 def _line_of(part: Any) -> str:
     """The `repr` of a module, or the name of a function."""
     return repr(part) if isinstance(part, Module) else getattr(part, "__name__", repr(part))
@@ -332,22 +328,16 @@ def check_params(name: str, params: Any) -> None:
                          "layer(params, x), where params = duoln.init(layer, 0) or a branch of the model's")
 
 
-def parameter(name: str, params: Params, key: str) -> Tensor:
-    """`params[key]`, an array. The error for a missing entry names the layer and the entry."""
-    try:
-        y: Tensor = params[key]
-        return y
-    except (KeyError, TypeError, IndexError):
-        raise _missing(name, params, (key,)) from None
-
-
-def branch(name: str, params: Any, key: str | int) -> Params:
+def branch(name: str, params: Any, key: str | int) -> Any:
     """`params[key]`, the parameters of a child. The error for a missing entry names the layer and the entry."""
     try:
-        entry: Params = params[key]
-        return entry
+        return params[key]
     except (KeyError, TypeError, IndexError):
         raise _missing(name, params, (key,)) from None
+
+
+parameter: Callable[[str, Params, str], Tensor] = branch
+"""The same for `params[key]`, an array."""
 
 
 def branch_at(name: str, params: Params, path: str) -> Params:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from duoln import ops
 from duoln.core import Tensor, stop_gradient
 from duoln.core.arguments import AT_LEAST_0, check_axes, check_choice, check_flag, check_integer, check_number
 from duoln.errors import ShapeError, UsageError
-from duoln.nn import init, reports
+from duoln.nn import init, observing
 from duoln.nn.convolution import Conv2d
 from duoln.nn.layers import Linear, check_sizes
 from duoln.nn.module import NOT_GIVEN, Module, Params, check_params, parameter, parameters
@@ -75,13 +77,32 @@ class _Affine(Module):
             raise ShapeError(f"[{kind}] expected last axes of shape {self.shape}, found shape {x.shape}")
         return [None] * len(self.names)
 
+
+class _OverLastAxes(_Affine):
+    """The common base of the norms over the last axes, of one width or several."""
+
+    activation: Activation | None = None
+    _norm_of_sum: ClassVar[Callable[..., tuple[Tensor, Tensor]]]
+
+    def __init__(self, width: int | tuple[int, ...], eps: float, gain: float, affine: bool) -> None:
+        self.shape = check_width(type(self).__name__, width)
+        super().__init__(eps, gain, affine)
+        self.width = width
+
     @property
     def _axis(self) -> int | tuple[int, ...]:
         """The last axes, as many as the sizes."""
         return -1 if len(self.shape) == 1 else tuple(range(-len(self.shape), 0))
 
+    def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The norm of x + residual, and this sum, by one operator where it has the layer's settings."""
+        if len(self.shape) > 1 or self.activation:
+            total = x + residual
+            return self(params, total), total
+        return self._norm_of_sum(x, residual, *self._gain_and_bias(params, x), eps=self.eps)
 
-class LayerNorm(_Affine):
+
+class LayerNorm(_OverLastAxes):
     """Layer normalisation over the last axes: `ops.layer_norm` with a gain (initially 1) and a bias (initially 0).
 
     An activation, "relu" or "tanh", is computed by the same operator. With `affine=False` it has no parameters, with
@@ -96,29 +117,22 @@ class LayerNorm(_Affine):
         `LayerNorm((h, w, c))` takes x (..., h, w, c) and has gain and bias (h, w, c).
     """
 
+    _norm_of_sum = staticmethod(ops.add_layer_norm)
+
     def __init__(self, width: int | tuple[int, ...], *, eps: float = 1e-5, gain: float = 1.0,
                  activation: Activation | None = None, affine: bool = True, bias: bool = True) -> None:
-        self.shape = check_width("LayerNorm", width)
-        super().__init__(eps, gain, affine)
+        super().__init__(width, eps, gain, affine)
         check_choice("LayerNorm", "activation", activation, ACTIVATIONS)
         self.bias = check_flag("LayerNorm", "bias", bias)
         self.names = ("gain", "bias") if bias else ("gain",)
-        self.width = width
-        self.activation: Activation | None = activation
+        self.activation = activation
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         given = self._gain_and_bias(params, x)
         return ops.layer_norm(x, *given, axis=self._axis, eps=self.eps, activation=self.activation)
 
-    def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The norm of x + residual, and this sum: `ops.add_layer_norm`, where the layer's settings are those it has."""
-        if len(self.shape) > 1 or self.activation:
-            total = x + residual
-            return self(params, total), total
-        return ops.add_layer_norm(x, residual, *self._gain_and_bias(params, x), eps=self.eps)
 
-
-class RMSNorm(_Affine):
+class RMSNorm(_OverLastAxes):
     """Division by the root of the mean square (Zhang and Sennrich 2019): `ops.rms_norm` with a gain (initially 1).
 
     With `affine=False` it has no parameters.
@@ -128,22 +142,14 @@ class RMSNorm(_Affine):
     """
 
     names = ("gain",)
+    _norm_of_sum = staticmethod(ops.add_rms_norm)
 
     def __init__(self, width: int | tuple[int, ...], *, eps: float = 1e-5, gain: float = 1.0,
                  affine: bool = True) -> None:
-        self.shape = check_width("RMSNorm", width)
-        super().__init__(eps, gain, affine)
-        self.width = width
+        super().__init__(width, eps, gain, affine)
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         return ops.rms_norm(x, *self._gain_and_bias(params, x), axis=self._axis, eps=self.eps)
-
-    def of_sum(self, params: Params, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """The norm of x + residual, and this sum: `ops.add_rms_norm`, where the last axis alone is normalised."""
-        if len(self.shape) > 1:
-            total = x + residual
-            return self(params, total), total
-        return ops.add_rms_norm(x, residual, *self._gain_and_bias(params, x), eps=self.eps)
 
 
 class GroupNorm(_Affine):
@@ -213,7 +219,7 @@ class BatchNorm(_Affine):
 
     def __call__(self, params: Params, x: Tensor = NOT_GIVEN) -> Tensor:
         gain, bias = parameters("BatchNorm", params, self.names)
-        gathers = reports.must_report(params)
+        gathers = observing.must_report(params)
         if "mean" in params and not gathers:
             variance = parameter("BatchNorm", params, "variance")
             return by_statistics(x, gain, bias, params["mean"], variance, self.eps)
@@ -221,7 +227,7 @@ class BatchNorm(_Affine):
         if gathers:
             rows = prod(x.shape[:-1])
             correction = 1.0 if self.unbiased else rows / (rows - 1)
-            reports.report(params, {"mean": stop_gradient(mean).numpy(),
+            observing.report(params, {"mean": stop_gradient(mean).numpy(),
                                     "variance": stop_gradient(variance).numpy() * correction})
         return y
 

@@ -1,15 +1,21 @@
-"""A model's layers, seen from outside: a function observes their calls; and the arrays of each layer."""
+"""A model's layers, seen from outside: a function observes their calls, or layers report on them; and the arrays of
+each layer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
+import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from duoln import tree
+from duoln.backends.protocol import Backend
 from duoln.core import Tensor
 from duoln.core.arguments import check_function, described
 from duoln.core.pytorch_names import hinted
@@ -22,6 +28,10 @@ Around = Callable[[str, Module, list[Tensor], Callable[[], Any]], Any]
 _FLOATS = ("float", "bfloat")
 _LOCK = threading.RLock()
 """Classes are changed while a model is observed, so one thread observes at a time."""
+_ENTRY = "report"
+_numbers = itertools.count(1)
+_reports: dict[int, list[Any]] = {}
+"""The reports of each layer that is asked, in any thread, by its number."""
 
 
 class _Running(NamedTuple):
@@ -79,7 +89,10 @@ def calls_through(model: Module, around: Around) -> Iterator[None]:
     with _LOCK, contextlib.ExitStack() as undo:
         functions = [(kind, *each) for kind in kinds for each in _calls_of(kind)]  # before any of them is replaced
         for kind, name, function in functions:
-            undo.callback(_restore_method, kind, name, vars(kind).get(name))
+            if name in vars(kind):
+                undo.callback(setattr, kind, name, vars(kind)[name])
+            else:  # the class inherits it
+                undo.callback(delattr, kind, name)
             setattr(kind, name, _wrap_method(function, paths, running, around))
         yield
 
@@ -99,14 +112,6 @@ def _calls_of(kind: type[Module]) -> Iterator[tuple[str, Callable[..., Any]]]:
             _, *first = inspect.signature(function).parameters
             if name == "__call__" or first[:1] == ["params"]:
                 yield name, function
-
-
-def _restore_method(kind: type[Module], name: str, own: Any) -> None:
-    """Undo a replacement; `own` is None for a method that the class inherits."""
-    if own is None:
-        delattr(kind, name)
-    else:
-        setattr(kind, name, own)
 
 
 def _wrap_method(function: Callable[..., Any], paths: dict[int, list[str]], running: list[_Running],
@@ -159,3 +164,35 @@ def _locate(error: Exception, path: str, layer: Module, given: list[Tensor]) -> 
         error.args = (f"{where}: {error}", *error.args[1:])
     else:
         error.add_note(where)
+
+
+# Reports -----------------------------------------------------------------------------------------------
+# The parameters of each layer that is asked have an entry more, whose shape has a number by which the layer finds where
+# its reports belong. It is a tensor of floats without values, so that a model may map its parameters, differentiate by
+# them, or hand them to a compiled function.
+
+def must_report(params: Params) -> bool:
+    """True if a layer with these parameters has to report."""
+    return _ENTRY in params
+
+
+def report(params: Params, value: Any) -> None:
+    """Keep a value for the layer with these parameters, which is asked."""
+    _reports[params[_ENTRY].shape[0]].append(value)
+
+
+@contextlib.contextmanager
+def collect_reports(name: str, params: Params, paths: Sequence[str], backend: Backend,
+          ) -> Iterator[tuple[Params, list[list[Any]]]]:
+    """Parameters with which the layers at these paths report, and the reports of each. `name` begins errors."""
+    asking: Params = tree.map(lambda x: x, params)
+    reports: dict[int, list[Any]] = {next(_numbers): [] for _ in paths}
+    for path, number in zip(paths, reports, strict=True):
+        entry = backend.asarray(np.empty((number, 0), np.float32))
+        branch_at(name, asking, path)[_ENTRY] = Tensor(entry, backend)
+    _reports.update(reports)
+    try:
+        yield asking, list(reports.values())
+    finally:
+        for number in reports:
+            del _reports[number]

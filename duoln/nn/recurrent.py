@@ -149,20 +149,12 @@ class RNN(Recurrent):
     """tanh RNN layers over sequences (eq. 4 of the paper with `norm="layer"`).
 
     Args:
-        n_in: size of the input.
-        n_hidden: size of the state.
+        n_in, n_hidden, layers, bidirectional, dropout, return_sequences, batch_first: see `LSTM`.
         norm: "none", "layer", "layer-theano", "layer-per-gate" or "batch", see `duoln help recurrent`.
-        layers: the number of layers; each one takes the outputs of the one before.
-        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`; or an `nn.Dropout`, of
-            which each place has a copy.
-        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
         bias, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
-        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
-        last states (h,), each (B, n_hidden).
+        As for `LSTM`; the last states are (h,).
     """
 
     cell_type = RNNCell
@@ -210,21 +202,13 @@ class GRU(Recurrent):
         ((5, 3, 32), 2)
 
     Args:
-        n_in: size of the input.
-        n_hidden: size of the state.
+        n_in, n_hidden, layers, bidirectional, dropout, return_sequences, batch_first: see `LSTM`.
         norm: "none", "recurrent-bias" (PyTorch's GRU), "layer", "layer-theano", "layer-per-gate" or "batch", see
             `duoln help recurrent`.
-        layers: the number of layers; each one takes the outputs of the one before.
-        bidirectional: run each layer in both directions; outputs are (..., 2 n_hidden), forward first.
-        dropout: the share of values dropped between layers, by the masks of `nn.DropoutMasks`; or an `nn.Dropout`, of
-            which each place has a copy.
-        return_sequences: return the outputs of all time steps (T, B, ...), or of the last one (B, ...).
-        batch_first: x, the mask and the outputs of all time steps are (B, T, ...).
         bias, update_gate, learned_state, eps, gain, gradient_limit, input_init, recurrent_init: see `RecurrentCell`.
 
     Shape:
-        x (T, B, n_in), mask bool (T, B) or None -> (T, B, directions * n_hidden), and for each layer and direction the
-        last states (h,), each (B, n_hidden).
+        As for `LSTM`; the last states are (h,).
     """
 
     cell_type = GRUCell

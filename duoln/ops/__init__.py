@@ -12,11 +12,9 @@ from duoln.core.pytorch_names import OF_OPS, of_standard
 from duoln.core.tensor import OPERATORS
 from duoln.ops.activation import elu, erf, gelu, silu
 from duoln.ops.arithmetic import floor_divide, hypot, logaddexp, remainder
-from duoln.ops.attention import additive_attention
+from duoln.ops.attention import additive_attention, scaled_dot_product_attention
 from duoln.ops.conv import avg_pool1d, avg_pool2d, conv1d, conv2d, max_pool1d, max_pool2d
 from duoln.ops.creation import arange, eye, full, full_like, linspace, ones, ones_like, zeros, zeros_like
-from duoln.ops.dot_product_attention import scaled_dot_product_attention
-from duoln.ops.einsum import einsum
 from duoln.ops.elementwise import (
     abs,
     add,
@@ -65,13 +63,13 @@ from duoln.ops.elementwise import (
 )
 from duoln.ops.group_norm import group_norm, instance_norm
 from duoln.ops.index import embedding, getitem as getitem, one_hot, take, take_along_axis
-from duoln.ops.linalg import activated_linear as activated_linear, linear, matmul, outer, tensordot, vecdot
-from duoln.ops.linear_loss import linear_cross_entropy
+from duoln.ops.linalg import activated_linear as activated_linear, einsum, linear, matmul, outer, tensordot, vecdot
 from duoln.ops.loss import (
     absolute_error,
     bce_with_logits,
     huber,
     kl_div,
+    linear_cross_entropy,
     probability_cross_entropy,
     softmax_cross_entropy,
     squared_error,

@@ -63,11 +63,8 @@ def _erf_forward(be: Backend, x: Array) -> tuple[Array, Array]:
     return be.sign(x) * be.where(size < _BORDER, near, 1.0 - rest), bell
 
 
-def _erf_vjp(be: Backend, bell: Array, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (gout * (2 / math.sqrt(math.pi) * bell),)
-
-
-erf.add(Rule("composed", _erf_forward, _erf_vjp))
+erf.add(Rule("composed", _erf_forward,
+             lambda be, bell, gout, needs: (gout * (2 / math.sqrt(math.pi) * bell),)))
 
 
 @op("x: real[*shape] -> like x")
@@ -137,12 +134,6 @@ def elu(x: Tensor, alpha: Above0 = 1.0) -> Tensor:
     """The value x where it is positive, alpha (exp(x) - 1) elsewhere (Clevert et al. 2015)."""
 
 
-def _elu_forward(be: Backend, x: Array, alpha: float) -> tuple[Array, Any]:
-    return be.where(x > 0, x, alpha * be.expm1(be.minimum(x, 0.0))), x
-
-
-def _elu_vjp(be: Backend, x: Array, gout: Array, needs: Sequence[bool], *, alpha: float) -> tuple[Array]:
-    return (be.where(x > 0, gout, gout * (alpha * be.exp(be.minimum(x, 0.0)))),)
-
-
-elu.add(Rule("composed", _elu_forward, _elu_vjp))
+elu.add(Rule("composed", lambda be, x, alpha: (be.where(x > 0, x, alpha * be.expm1(be.minimum(x, 0.0))), x),
+             lambda be, x, gout, needs, *, alpha: (
+                 be.where(x > 0, gout, gout * (alpha * be.exp(be.minimum(x, 0.0)))),)))

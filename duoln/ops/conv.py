@@ -189,13 +189,10 @@ def _patches(be: Backend, x: Array, windows: Sequence[tuple[slice, ...]], groups
     return parts[0] if len(parts) == 1 else be.concat(parts, axis=2)
 
 
-def _bordered(be: Backend, x: Array, padding: Sizes) -> Array:
-    return be.pad(x, ((0, 0), *((n, n) for n in as_pair(padding)), (0, 0))) if padding else x
-
-
 def _conv_forward(be: Backend, x: Array, weight: Array, stride: Sizes, padding: Sizes, dilation: Sizes = 1,
                   groups: int = 1) -> tuple[Array, Any]:
-    padded, steps = _bordered(be, x, padding), (as_pair(stride), as_pair(dilation))
+    padded = be.pad(x, ((0, 0), *((n, n) for n in as_pair(padding)), (0, 0))) if padding else x
+    steps = as_pair(stride), as_pair(dilation)
     kernel = weight.shape[:2]
     flat = be.reshape(weight, (prod(weight.shape[:3]), weight.shape[3]))
     windows = list(_windows(padded.shape, kernel, *steps))

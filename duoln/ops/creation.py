@@ -49,7 +49,7 @@ def full(shape: int | tuple[int, ...], fill_value: float, backend: Where = None,
         DtypeError: the dtype cannot hold the value. The rest as `zeros`.
     """
     sizes, where, dtype = _check_creation("full", shape, backend, dtype)
-    return constant_tensor(where.full(sizes, _check_fill_value("full", "fill_value", fill_value, dtype), dtype), where)
+    return constant_tensor(where.full(sizes, _check_fill_value("full", fill_value, dtype), dtype), where)
 
 
 @hinted
@@ -91,7 +91,7 @@ def ones_like(x: Tensor) -> Tensor:
 def full_like(x: Tensor, fill_value: float) -> Tensor:
     """All `fill_value`, of the shape, dtype and backend of `x`. Raises as `full`."""
     check_tensors("full_like", x)
-    value = _check_fill_value("full_like", "fill_value", fill_value, x.dtype)
+    value = _check_fill_value("full_like", fill_value, x.dtype)
     return constant_tensor(x.backend.full(x.shape, value, x.dtype), x.backend)
 
 
@@ -123,10 +123,11 @@ def linspace(start: float, stop: float, num: int, endpoint: bool = True, backend
     return constant_tensor(where.asarray(np.linspace(first, last, num, endpoint=endpoint), dtype), where)
 
 
-def _check_fill_value(name: str, role: str, value: Any, dtype: str) -> float:
+def _check_fill_value(name: str, value: Any, dtype: str) -> float:
     """A number that is not NaN and that the dtype holds; True and False are for bool alone."""
-    number = float(value) if dtype == "bool" and isinstance(value, bool) else check_number(name, role, value, NOT_NAN)
-    return check_representable(name, role, number, dtype)
+    is_bool = dtype == "bool" and isinstance(value, bool)
+    return check_representable(name, "fill_value", float(value) if is_bool else
+                               check_number(name, "fill_value", value, NOT_NAN), dtype)
 
 
 def _check_creation(name: str, shape: Any, backend: Any, dtype: str) -> tuple[tuple[int, ...], Backend, str]:

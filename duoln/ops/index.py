@@ -149,11 +149,12 @@ def _getitem_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
         return dx, *(None,) * indices
     # A new axis is a 1 in a shape.
     plain = tuple(k for k in (key if isinstance(key, tuple) else (key,)) if k is not None)
-    return (in_float32(be, gout, lambda g: _added_slice(be, be.zeros(shape, be.dtype(g)), plain, g)),)
 
+    def added(g: Array) -> Array:
+        zeros = be.zeros(shape, be.dtype(g))
+        return be.slice_add(zeros, plain, be.reshape(g, zeros[plain].shape))
 
-def _added_slice(be: Backend, zeros: Array, key: tuple[Any, ...], gout: Array) -> Array:
-    return be.slice_add(zeros, key, be.reshape(gout, zeros[key].shape))
+    return (in_float32(be, gout, added),)
 
 
 getitem.add(Rule("composed", _getitem_forward, _getitem_vjp, stored=(0,)))
@@ -317,8 +318,5 @@ def one_hot(ids: Tensor, size: AtLeast1, dtype: str = "float32") -> Tensor:
     return one_hot.apply(ids, size=size, dtype=dtype)
 
 
-def _one_hot_forward(be: Backend, ids: Array, size: int, dtype: str) -> tuple[Array, None]:
-    return be.astype(be.expand_dims(ids, -1) == be.arange(size), dtype), None
-
-
-one_hot.add(Rule("composed", _one_hot_forward))
+one_hot.add(Rule("composed", lambda be, ids, size, dtype: (
+    be.astype(be.expand_dims(ids, -1) == be.arange(size), dtype), None)))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core import Rule, Tensor, op
+from duoln.core import Op, Rule, Tensor, op
 from duoln.core.arguments import NOT_NAN, Finite
 from duoln.core.tensor import stop_gradient
 from duoln.errors import ShapeError
@@ -58,12 +58,8 @@ def _sum_forward(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -
     if not axis:
         return (be.astype(x, "int32") if be.dtype(x) == "bool" else x), (x.shape, axis)
     if x.dtype not in be.wide and be.dtype(x) == "int32":
-        return _whole_sum(be, x, axis, keepdims), (x.shape, axis)
+        return be.exactly(x, name="sum", compute=partial(be.sum, axis=axis, keepdims=keepdims)), (x.shape, axis)
     return be.sum(x, axis=axis, keepdims=keepdims), (x.shape, axis)
-
-
-def _whole_sum(be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
-    return be.exactly(x, name="sum", compute=partial(be.sum, axis=axis, keepdims=keepdims))
 
 
 def sum_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
@@ -83,8 +79,7 @@ def mean(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
         ShapeError: there are no values to average.
     """
     mean.check(x)
-    axes = normal_axes("mean", axis, x.ndim)
-    _check_nonempty("mean", x, axes)
+    axes = _filled_axes("mean", x, axis)
     return sum(x, axis=axes, keepdims=keepdims) / math.prod(x.shape[a] for a in axes)
 
 
@@ -187,18 +182,19 @@ def _one_axis(name: str, x: Tensor, axis: int) -> int:
     return axis
 
 
-@op("x: real -> like x")
-def max(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Greatest value; equal greatest values share the gradient evenly."""
-    max.check(x)
-    return max.apply(x, axis=_filled_axes("max", x, axis), keepdims=keepdims)
+def _reduction(name: str, doc: str, spec: str, needs_values: bool, rule: Rule) -> Op[..., Tensor]:
+    """An op that reduces axes. With `needs_values` those of no values are an error."""
 
+    def function(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+        made.check(x)
+        axes = normal_axes(name, axis, x.ndim)
+        if needs_values:
+            _check_nonempty(name, x, axes)
+        return made.apply(x, axis=axes, keepdims=keepdims)
 
-@op("x: real -> like x")
-def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Smallest value; equal smallest values share the gradient evenly."""
-    min.check(x)
-    return min.apply(x, axis=_filled_axes("min", x, axis), keepdims=keepdims)
+    made = Op(function, spec, name, doc)
+    made.add(rule)
+    return made
 
 
 def _extreme_forward(method: str, be: Backend, x: Array, axis: tuple[int, ...], keepdims: bool) -> tuple[Array, Any]:
@@ -221,48 +217,33 @@ def _extreme_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) ->
     return (be.where(chosen, share, 0.0),)
 
 
-max.add(Rule("composed", partial(_extreme_forward, "max"), _extreme_vjp))
-min.add(Rule("composed", partial(_extreme_forward, "min"), _extreme_vjp))
-
-
-@op("x: bool")
-def all(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """True if every bool along the axes is True."""
-    all.check(x)
-    return all.apply(x, axis=normal_axes("all", axis, x.ndim), keepdims=keepdims)
-
-
-all.add(Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, keepdims=keepdims), None)))
-
-
-@op("x: bool")
-def any(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """True if at least one bool along the axes is True."""
-    any.check(x)
-    return any.apply(x, axis=normal_axes("any", axis, x.ndim), keepdims=keepdims)
-
-
-any.add(Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, keepdims=keepdims), None)))
+max = _reduction("max", "Greatest value; equal greatest values share the gradient evenly.", "x: real -> like x",
+                 True, Rule("composed", partial(_extreme_forward, "max"), _extreme_vjp))
+min = _reduction("min", "Smallest value; equal smallest values share the gradient evenly.", "x: real -> like x",
+                 True, Rule("composed", partial(_extreme_forward, "min"), _extreme_vjp))
+all = _reduction("all", "True if every bool along the axes is True.", "x: bool", False,
+                 Rule("composed", lambda be, x, axis, keepdims: (be.all(x, axis=axis, keepdims=keepdims), None)))
+any = _reduction("any", "True if at least one bool along the axes is True.", "x: bool", False,
+                 Rule("composed", lambda be, x, axis, keepdims: (be.any(x, axis=axis, keepdims=keepdims), None)))
 
 
 @op("x: real")
 def argmax(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first greatest value along one axis, or among all values for None, as int32."""
-    argmax.check(x)
-    return _arg_extreme("argmax", x, axis, keepdims)
+    return _arg_extreme(argmax, x, axis, keepdims)
 
 
 @op("x: real")
 def argmin(x: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
     """Index of the first smallest value along one axis, or among all values for None, as int32."""
-    argmin.check(x)
-    return _arg_extreme("argmin", x, axis, keepdims)
+    return _arg_extreme(argmin, x, axis, keepdims)
 
 
-def _arg_extreme(name: str, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    axes = normal_axes(name, None, x.ndim) if axis is None else (normal_axis(name, axis, x.ndim),)
-    _check_nonempty(name, x, axes)
-    values = negative(x) if name == "argmin" else x
+def _arg_extreme(extreme: Op[..., Tensor], x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+    extreme.check(x)
+    axes = normal_axes(extreme.name, None, x.ndim) if axis is None else (normal_axis(extreme.name, axis, x.ndim),)
+    _check_nonempty(extreme.name, x, axes)
+    values = negative(x) if extreme is argmin else x
     if axis is None:
         values, axes = reshape(values, shape=(x.size,)), (0,)
     place = argmax.apply(values, axis=axes[0])
@@ -288,23 +269,16 @@ def cumulative_sum(x: Tensor, axis: int | None = None, *, include_initial: bool 
     return cumulative_sum.apply(x, axis=axis)
 
 
-def _cumulative_forward(be: Backend, x: Array, axis: int) -> tuple[Array, Any]:
-    return be.cumulative_sum(x, axis), axis
-
-
-def _cumulative_vjp(be: Backend, axis: int, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
-    return (be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)
-
-
-cumulative_sum.add(Rule("composed", _cumulative_forward, _cumulative_vjp))
+cumulative_sum.add(Rule("composed", lambda be, x, axis: (be.cumulative_sum(x, axis), axis),
+                        lambda be, axis, gout, needs: (
+                            be.flip(be.cumulative_sum(be.flip(gout, axis), axis), axis),)))
 
 
 @op("x: real -> real")
 def logsumexp(x: Tensor, axis: int = -1, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) along one axis, without overflow. That of -inf alone is -inf, and has a gradient of 0."""
     logsumexp.check(x)
-    axis = _one_axis("logsumexp", x, axis)
-    return logsumexp.apply(x, axis=axis, keepdims=keepdims)
+    return logsumexp.apply(x, axis=_one_axis("logsumexp", x, axis), keepdims=keepdims)
 
 
 def _logsumexp_forward(be: Backend, x: Array, axis: int, keepdims: bool) -> tuple[Array, Any]:

@@ -227,10 +227,6 @@ def concat(*arrays: Tensor | Sequence[Tensor] | int | None, axis: int | None = 0
     return concat.apply(*tensors, axis=axis)
 
 
-def _concat_forward(be: Backend, *arrays: Array, axis: int) -> tuple[Array, Any]:
-    return be.concat(arrays, axis=axis), (axis, [x.shape[axis] for x in arrays])
-
-
 def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> list[Array | None]:
     axis, sizes = saved
     before = (slice(None),) * axis
@@ -242,7 +238,8 @@ def _concat_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> 
     return gradients
 
 
-concat.add(Rule("composed", _concat_forward, _concat_vjp, stored=EVERY))
+concat.add(Rule("composed", lambda be, *arrays, axis: (
+    be.concat(arrays, axis=axis), (axis, [x.shape[axis] for x in arrays])), _concat_vjp, stored=EVERY))
 
 
 @hinted
@@ -320,11 +317,6 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
     return unstack.apply(x, axis=normal_axis("unstack", axis, x.ndim))
 
 
-def _unstack_forward(be: Backend, x: Array, axis: int) -> tuple[tuple[Array, ...], Any]:
-    before = (slice(None),) * axis
-    return tuple(x[(*before, i)] for i in range(x.shape[axis])), (x.shape, be.dtype(x), axis)
-
-
 def _unstack_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs: Sequence[bool]) -> tuple[Array]:
     shape, dtype, axis = saved
     slice_shape = (*shape[:axis], 1, *shape[axis + 1:])
@@ -332,7 +324,9 @@ def _unstack_vjp(be: Backend, saved: Any, gouts: tuple[Array | None, ...], needs
     return (be.concat(parts, axis=axis),)
 
 
-unstack.add(Rule("composed", _unstack_forward, _unstack_vjp, stored=(0,)))
+unstack.add(Rule("composed", lambda be, x, axis: (
+    tuple(x[(*(slice(None),) * axis, i)] for i in range(x.shape[axis])), (x.shape, be.dtype(x), axis)),
+    _unstack_vjp, stored=(0,)))
 
 
 @hinted
@@ -423,13 +417,10 @@ def pad(x: Tensor, widths: tuple[tuple[int, int], ...], value: float = 0.0) -> T
     return pad.apply(x, widths=pairs, value=value)
 
 
-def _pad_forward(be: Backend, x: Array, widths: tuple[tuple[int, int], ...], value: float) -> tuple[Array, Any]:
-    return be.pad(x, widths, value), (x.shape, widths)
-
-
 def _pad_vjp(be: Backend, saved: Any, gout: Array, needs: Sequence[bool]) -> tuple[Array]:
     shape, widths = saved
     return (gout[tuple(slice(before, before + n) for n, (before, _) in zip(shape, widths, strict=True))],)
 
 
-pad.add(Rule("composed", _pad_forward, _pad_vjp, stored=(0,)))
+pad.add(Rule("composed", lambda be, x, widths, value: (be.pad(x, widths, value), (x.shape, widths)), _pad_vjp,
+             stored=(0,)))

@@ -10,9 +10,8 @@ a compiled step takes as a 0-d tensor, because a number would become a constant 
 
 from duoln.core.public_names import only_public
 from duoln.core.pytorch_names import OF_OPTIM
-from duoln.optim.accumulating import Accumulate
 from duoln.optim.adam import Adam, AdamW
-from duoln.optim.averaging import MovingAverage
+from duoln.optim.averaging import Accumulate, MovingAverage
 from duoln.optim.clipping import (
     Clip as Clip,
     clip_each_norm,

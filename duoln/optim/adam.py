@@ -10,7 +10,6 @@ from duoln import ops, tree
 from duoln.core import Tensor
 from duoln.core.arguments import AT_LEAST_0, BELOW_1, EPSILON, check_function, check_number
 from duoln.core.donation import compiled_step, unshared_tensor
-from duoln.core.pytorch_names import hinted
 from duoln.ops.update import adam_rates, adam_update, check_correction
 from duoln.optim.clipping import Params, ScaleByNorm, global_norm
 from duoln.optim.optimizer import Decays, Optimizer, decaying, slot
@@ -64,15 +63,9 @@ class Adam(Optimizer):
               ) -> tuple[Params, dict[str, Any]]:
         return self._scaled_update(params, gradients, slots, rate, None)[:2]
 
-    @hinted
-    def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any],
-                         rate: Tensor | float | None = None) -> tuple[Params, dict[str, Any], Tensor]:
-        if self.clip is not None and not isinstance(self.clip, ScaleByNorm):
-            return super().update_with_norm(params, gradients, slots, rate)
-        checked = self._checked(params, gradients, slots, rate)
-        if checked is None:
-            return params, slots, global_norm(gradients)
-        return self._mark_donated(params, slots, self._clipped_update(params, gradients, slots, checked))
+    @property
+    def _gives_norm(self) -> bool:
+        return self.clip is None or isinstance(self.clip, ScaleByNorm)
 
     def _clipped_update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor,
                         ) -> tuple[Params, dict[str, Any], Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from duoln import tree
@@ -120,9 +119,8 @@ class Groups:
         """The branches of the groups, and what is in none, with None in the places of all other leaves."""
         parts = {}
         for name in self.groups:
-            parts[name], whole = tree.partition(whole, partial(_is_in, f"{name}."))
+            def is_in(path: str, leaf: Any, branch: str = f"{name}.") -> bool:
+                return f"{path}.".startswith(branch)
+
+            parts[name], whole = tree.partition(whole, is_in)
         return {**parts, _REST: whole}
-
-
-def _is_in(branch: str, path: str, leaf: Any) -> bool:
-    return f"{path}.".startswith(branch)

@@ -135,13 +135,7 @@ class Optimizer:
             UsageError: the rate is below 0.
             CompileError: the rate is another function's, and the step is compiled.
         """
-        checked = self._checked(params, gradients, slots, rate)
-        if checked is None:
-            return params, slots
-        new, changed, _ = self._clipped_update(params, gradients, slots, checked)
-        if "update" not in changed:
-            changed = {**changed, "update": counted(slots["update"])}
-        return self._mark_donated(params, slots, (new, changed))
+        return self._update(params, gradients, slots, rate)[:2]
 
     @hinted
     def update_with_norm(self, params: Params, gradients: Params, slots: dict[str, Any],
@@ -151,8 +145,26 @@ class Optimizer:
         Raises:
             UsageError: there are no gradients. The rest as `update`.
         """
-        norm = global_norm(gradients)  # before the update, because that may overwrite its arguments
-        return (*self.update(params, gradients, slots, rate), norm)
+        # Before the update, because that may overwrite its arguments.
+        norm = None if self._gives_norm and tree.leaves(params) else global_norm(gradients)
+        new, changed, of_update = self._update(params, gradients, slots, rate)
+        return new, changed, of_update if norm is None else norm
+
+    @property
+    def _gives_norm(self) -> bool:
+        """True if `_clipped_update` computes the norm of the gradients."""
+        return False
+
+    def _update(self, params: Params, gradients: Params, slots: dict[str, Any], rate: Tensor | float | None,
+                ) -> tuple[Params, dict[str, Any], Any]:
+        """New parameters and slots after all checks, and the norm of the gradients where it was computed."""
+        checked = self._checked(params, gradients, slots, rate)
+        if checked is None:
+            return params, slots, None
+        new, changed, norm = self._clipped_update(params, gradients, slots, checked)
+        if "update" not in changed:
+            changed = {**changed, "update": counted(slots["update"])}
+        return self._mark_donated(params, slots, (new, changed, norm))
 
     def _rate_of(self, slots: dict[str, Any], like: Tensor) -> Tensor:
         """The learning rate of the update that the slots count."""

@@ -37,8 +37,12 @@ def cosine(peak: float, updates: int, end: float = 0.0) -> Schedule:
         DtypeError: a rate is no number, or `updates` no integer. UsageError: a rate is below 0.
         ShapeError: there are no updates.
     """
-    return _Cosine(check_number("cosine", "peak", peak, AT_LEAST_0), check_integer("cosine", "updates", updates, 1),
-                   check_number("cosine", "end", end, AT_LEAST_0))
+    peak, length = check_number("cosine", "peak", peak, AT_LEAST_0), check_integer("cosine", "updates", updates, 1)
+    return _Bounded(_cosine, length, (length, peak, check_number("cosine", "end", end, AT_LEAST_0)))
+
+
+def _cosine(update: int, length: int, peak: float, end: float) -> float:
+    return end + (peak - end) * (1 + math.cos(math.pi * (update / length))) / 2
 
 
 def linear_warmup(updates: int, then: float | Schedule) -> Schedule:
@@ -53,8 +57,12 @@ def linear_warmup(updates: int, then: float | Schedule) -> Schedule:
     Raises:
         DtypeError, UsageError, ShapeError: as `cosine`.
     """
-    return _LinearWarmup(check_integer("linear_warmup", "updates", updates, 1),
-                         _checked("linear_warmup", "then", then))
+    updates, then = check_integer("linear_warmup", "updates", updates, 1), _checked("linear_warmup", "then", then)
+    return _Piecewise(((0, _Bounded(_rise, updates, (updates, then))), (updates, then)))
+
+
+def _rise(update: int, length: int, then: float | Schedule) -> float:
+    return _of(then, 0) * (update + 1) / (length + 1)
 
 
 def piecewise(start: float | Schedule, changes: Mapping[int, float | Schedule]) -> Schedule:
@@ -89,9 +97,13 @@ def exponential(start: float, end: float, updates: int) -> Schedule:
         DtypeError: a rate is no number, or `updates` no integer. UsageError: a rate is not above 0.
         ShapeError: there are no updates.
     """
-    return _Exponential(check_number("exponential", "start", start, ABOVE_0),
-                        check_number("exponential", "end", end, ABOVE_0),
-                        check_integer("exponential", "updates", updates, 1))
+    start, end = (check_number("exponential", name, rate, ABOVE_0) for name, rate in (("start", start), ("end", end)))
+    length = check_integer("exponential", "updates", updates, 1)
+    return _Bounded(_exponential, length, (length, start, end))
+
+
+def _exponential(update: int, length: int, start: float, end: float) -> float:
+    return end if update == length else start * (end / start) ** (update / length)
 
 
 def steps(start: float, scale: float, every: int, times: int) -> Schedule:
@@ -104,10 +116,13 @@ def steps(start: float, scale: float, every: int, times: int) -> Schedule:
     Raises:
         DtypeError, UsageError: as `cosine`. ShapeError: `every` or `times` is below 1.
     """
-    return _Steps(check_number("steps", "start", start, AT_LEAST_0),
-                  check_number("steps", "scale", scale, AT_LEAST_0),
-                  check_integer("steps", "every", every, 1),
-                  check_integer("steps", "times", times, 1))
+    start, scale = (check_number("steps", name, x, AT_LEAST_0) for name, x in (("start", start), ("scale", scale)))
+    every, times = (check_integer("steps", name, n, 1) for name, n in (("every", every), ("times", times)))
+    return _Bounded(_steps, every * times, (every, start, scale))
+
+
+def _steps(update: int, every: int, start: float, scale: float) -> float:
+    return start * scale ** (update // every)
 
 
 def schedule(function: Callable[[int], float], updates: int) -> Schedule:
@@ -121,7 +136,7 @@ def schedule(function: Callable[[int], float], updates: int) -> Schedule:
         DtypeError: it is no function, or `updates` no integer. ShapeError: there are no updates.
     """
     check_function("schedule", "function", function)
-    return _OfFunction(function, check_integer("schedule", "updates", updates, 1))
+    return _Bounded(function, check_integer("schedule", "updates", updates, 1))
 
 
 def _checked(name: str, role: str, rate: float | Schedule) -> float | Schedule:
@@ -135,91 +150,42 @@ def _of(rate: float | Schedule, update: int) -> float:
 # These are classes, not closures, so that an optimizer can be pickled, and equals its copy.
 
 @dataclass(frozen=True)
-class _Cosine:
-    peak: float
+class _Bounded:
+    """`function(update, *settings)`, which stays from the update `length` on."""
+
+    function: Callable[..., float]
     length: int
-    end: float
+    settings: tuple[Any, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.length)  # a user's function need have none
 
     def __call__(self, update: int) -> float:
-        share = min(update / self.length, 1.0)
-        return self.end + (self.peak - self.end) * (1 + math.cos(math.pi * share)) / 2
-
-
-@dataclass(frozen=True)
-class _LinearWarmup:
-    updates: int
-    then: float | Schedule
-
-    @property
-    def length(self) -> int | None:
-        return _length_after(self.updates, self.then)
-
-    def __call__(self, update: int) -> float:
-        if update < self.updates:
-            return _of(self.then, 0) * (update + 1) / (self.updates + 1)
-        return _of(self.then, update - self.updates)
+        return self.function(min(update, self.length), *self.settings)
 
 
 @dataclass(frozen=True)
 class _Piecewise:
+    """Each part, a rate or a schedule, from its update on."""
+
     parts: tuple[tuple[int, float | Schedule], ...]
 
     @property
     def length(self) -> int | None:
-        return _length_after(*self.parts[-1])
+        begin, last = self.parts[-1]
+        length = length_of(last)
+        return None if length is None else begin + length
 
     def __call__(self, update: int) -> float:
         begin, rate = next(part for part in reversed(self.parts) if part[0] <= update)
         return _of(rate, update - begin)
 
 
-@dataclass(frozen=True)
-class _Exponential:
-    start: float
-    end: float
-    length: int
-
-    def __call__(self, update: int) -> float:
-        return self.end if update >= self.length else self.start * (self.end / self.start) ** (update / self.length)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    start: float
-    scale: float
-    every: int
-    times: int
-
-    @property
-    def length(self) -> int:
-        return self.every * self.times
-
-    def __call__(self, update: int) -> float:
-        return self.start * self.scale ** min(update // self.every, self.times)
-
-
-@dataclass(frozen=True)
-class _OfFunction:
-    function: Schedule
-    length: int
-
-    def __hash__(self) -> int:
-        return hash(self.length)  # the function need have none
-
-    def __call__(self, update: int) -> float:
-        return self.function(min(update, self.length))
-
-
 def length_of(rate: float | Schedule) -> int | None:
     """The number of the update from which on the rate stays; None where it is not known."""
-    if isinstance(rate, _Cosine | _LinearWarmup | _Piecewise | _Exponential | _Steps | _OfFunction):
+    if isinstance(rate, _Bounded | _Piecewise):
         return rate.length
     return None if callable(rate) else 0
-
-
-def _length_after(updates: int, then: float | Schedule) -> int | None:
-    length = length_of(then)
-    return None if length is None else updates + length
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""The processors and the memory that this process may use on the host.
+"""The processors and the memory that this process may use on the host, and threads that share work.
 
 On Linux a container, or a job of a scheduler, is a control group with limits. Source: the Linux kernel's
 `admin-guide/cgroup-v2.rst` (`cpu.max`, `memory.max`) and `cgroup-v1` (`cpu.cfs_quota_us`, `memory.limit_in_bytes`).
@@ -6,14 +6,21 @@ On Linux a container, or a job of a scheduler, is a control group with limits. S
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import resource
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from math import ceil
 from pathlib import Path
 
+from duoln.errors import UsageError
+from duoln.system import variables
+
 _OF_PROCESS, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _KIB = 1024
+_THREADS = "DUOLN_THREADS"
 _PAGES = Path("/proc/self/statm")
 _LIMITS = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5))
 """Limits of this process, each with the column of `_PAGES` that counts against it."""
@@ -90,3 +97,56 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):  # no Linux, no such controller, or a sandbox that hides it
         return []
+
+
+# Threads ------------------------------------------------------------------------------------------------
+
+@functools.cache
+def workers() -> int:
+    """The number of threads: DUOLN_THREADS, else OMP_NUM_THREADS, else the cores that this process may use.
+
+    Raises UsageError where DUOLN_THREADS is no whole number above 0.
+    """
+    asked = variables.read_positive(_THREADS)
+    if asked is None and os.environ.get(_THREADS):
+        raise UsageError(f"[threads] {_THREADS}: expected a whole number of threads, 1 or more, found "
+                         f"{os.environ[_THREADS]!r}")
+    asked = asked or variables.read_positive("OMP_NUM_THREADS")  # which may be a list, for OpenMP alone
+    if asked is not None:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, processors() or cores)
+
+
+def in_threads(count: int, multiple: int, work: Callable[[int, int], None]) -> None:
+    """Calls `work(first, last)` for parts of `range(count)` in threads; parts begin at multiples of `multiple`.
+
+    All threads but the caller's are started here and end here, which takes some tenths of a millisecond. It is for
+    work of NumPy's that lets other threads of Python run. Where the system gives fewer threads, those that there are
+    do the work, the caller's alone if need be.
+    """
+    threads = min(workers(), max(count // multiple, 1))
+    bounds = [count * k // threads // multiple * multiple for k in range(threads)] + [count]
+    parts = iter(list(itertools.pairwise(bounds)))  # shared: a part belongs to the thread that takes it
+    failures: list[BaseException] = []
+
+    def take_parts() -> None:
+        try:
+            for first, last in parts:
+                work(first, last)
+        except BaseException as error:
+            failures.append(error)
+
+    others: list[threading.Thread] = []
+    for _ in range(threads - 1):
+        thread = threading.Thread(target=take_parts)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, as under `ulimit -u`
+            break
+        others.append(thread)
+    take_parts()
+    for thread in others:
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from duoln.backends.protocol import Array
-from duoln.core.factors import is_factored
-from duoln.core.step.program import Backward, Call, Forward, Place, Pooled, Program
+from duoln.core.step.program import Backward, Call, Forward, Place, Pooled, Program, is_factored
 from duoln.core.step.symbol import Buffer, NotBound, Symbol, form_of, trace_rules
 from duoln.core.step.telling import Row
 from duoln.core.step.trace import KernelLine, Trace, UnboundLine

@@ -306,9 +306,9 @@ def test_in_a_worker_of_a_dataloader():
 
 def test_pytorchs_threads_are_paused_and_start_again(monkeypatch):
     """They would spin beside those of a kernel that takes long. Where OpenMP cannot be asked, nothing is done."""
-    monkeypatch.setattr(function.runtime, "threads", lambda: 2)
+    monkeypatch.setattr(function.limits, "workers", lambda: 2)
     assert (function._pause.__wrapped__() is not None) == (sys.platform == "linux")
-    monkeypatch.setattr(function.runtime, "threads", lambda: 1)
+    monkeypatch.setattr(function.limits, "workers", lambda: 1)
     assert function._pause.__wrapped__() is None
     x = torch.ones(1 << 17)
     for _ in range(3):

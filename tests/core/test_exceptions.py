@@ -7,7 +7,7 @@ from conftest import ON_NUMPY
 import duoln
 from duoln import nn, ops, optim, tree
 from duoln.core import Rule, composed_only, each_rule, op, watched
-from duoln.core.derived import derived
+from duoln.core.custom import derived
 from duoln.errors import GradientError
 from duoln.testing import check_error
 

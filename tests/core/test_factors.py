@@ -6,9 +6,8 @@ import pytest
 import duoln
 from duoln import ops, optim, tree
 from duoln.core import Factors, op
-from duoln.core.factors import keep_factors
 from duoln.core.rule import Rule
-from duoln.core.step.program import Backward
+from duoln.core.step.program import Backward, keep_factors
 from duoln.core.step.recording import Recording
 from duoln.kernels import native
 from duoln.kernels.linear import cpu as linear

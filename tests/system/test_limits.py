@@ -1,9 +1,13 @@
-"""The limits of containers and jobs, as the kernel's files give them, and what follows from them."""
+"""The limits of containers and jobs, as the kernel's files give them, what follows from them, and work that threads share."""
 
+import threading
+
+import numpy as np
 import pytest
 
 from duoln.errors import UsageError
-from duoln.system import cores, limits
+from duoln.randomness import Stream
+from duoln.system import limits
 
 MIB = 1 << 20
 
@@ -58,7 +62,7 @@ def test_threads_and_memory_follow_the_limits(group, monkeypatch, tmp_path):
     for name in ("DUOLN_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "facts").write_text("MemAvailable: 4 kB\n")
-    assert cores.workers.__wrapped__() == 1
+    assert limits.workers.__wrapped__() == 1
     assert limits.free_memory() == 64 * MIB and limits.free_memory(tmp_path / "facts") == 4096
 
 
@@ -67,11 +71,54 @@ def test_a_number_of_threads_that_is_none(text, monkeypatch):
     monkeypatch.setenv("DUOLN_THREADS", text)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     with pytest.raises(UsageError, match=f"DUOLN_THREADS: expected a whole number of threads, 1 or more, found '{text}'"):
-        cores.workers.__wrapped__()
+        limits.workers.__wrapped__()
 
 
 def test_a_list_of_openmp_is_no_number(group, monkeypatch):
     group("0::/\n", {"cpu.max": "100000 100000\n"})
     monkeypatch.delenv("DUOLN_THREADS", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
-    assert cores.workers.__wrapped__() == 1
+    assert limits.workers.__wrapped__() == 1
+
+
+@pytest.fixture(params=[0, 1, 2])
+def few_threads(request, monkeypatch):
+    """As under `ulimit -u`: so many threads begin, and no more."""
+    begin, begun = threading.Thread.start, []
+
+    def start(self):
+        if len(begun) == request.param:
+            raise RuntimeError("can't start new thread")
+        begun.append(self)
+        begin(self)
+
+    monkeypatch.setattr(limits, "workers", lambda: 4)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return begun
+
+
+def test_those_that_there_are_do_the_work(few_threads):
+    taken = np.zeros(1000, np.int64)
+
+    def work(first, last):
+        taken[first:last] += 1
+
+    limits.in_threads(1000, 10, work)
+    assert (taken == 1).all()
+
+
+def test_a_stream_draws_the_same_numbers(few_threads, monkeypatch):
+    drawn = [Stream(0, "x").uniform((1 << 18,)), Stream(0, "x").gaussian((1 << 17,))]
+    monkeypatch.setattr(limits, "workers", lambda: 1)
+    assert drawn[0].tobytes() == Stream(0, "x").uniform((1 << 18,)).tobytes()
+    assert drawn[1].tobytes() == Stream(0, "x").gaussian((1 << 17,)).tobytes()
+
+
+def test_what_a_part_raises_is_raised_when_all_have_ended(few_threads):
+    def work(first, last):
+        if first <= 500 < last:
+            raise ValueError("part of 500")
+
+    with pytest.raises(ValueError, match="part of 500"):
+        limits.in_threads(1000, 10, work)
+    assert not any(thread.is_alive() for thread in few_threads)

@@ -30,7 +30,7 @@ def test_a_number_of_any_length(text, number, monkeypatch):
 
 def test_an_import_with_a_number_of_thousands_of_digits():
     """OpenBLAS has a number of its own, so that no thread is asked for."""
-    code = "import os; os.environ.update(DUOLN_THREADS='9' * 5000, OPENBLAS_NUM_THREADS='1'); from duoln.system import cores; print(cores.workers())"
+    code = "import os; os.environ.update(DUOLN_THREADS='9' * 5000, OPENBLAS_NUM_THREADS='1'); from duoln.system import limits; print(limits.workers())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2147483647\n"
 

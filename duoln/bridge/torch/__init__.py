@@ -15,11 +15,11 @@ from duoln.core.public_names import only_public
 
 if TYPE_CHECKING:
     from duoln.bridge.torch.function import differentiable
-    from duoln.bridge.torch.norms import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm
+    from duoln.bridge.torch.layers import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm
     from duoln.bridge.torch.recurrent import GRU, LSTM, RNN
 
 __all__ = ["GRU", "LSTM", "RNN", "AddLayerNorm", "AddRMSNorm", "LayerNorm", "RMSNorm", "differentiable"]
 # PyTorch is loaded with the first of them.
 only_public(globals(), lazy={name: f"{__name__}.{module}:{name}" for module, names in {
-    "function": ["differentiable"], "norms": ["AddLayerNorm", "AddRMSNorm", "LayerNorm", "RMSNorm"],
+    "function": ["differentiable"], "layers": ["AddLayerNorm", "AddRMSNorm", "LayerNorm", "RMSNorm"],
     "recurrent": ["GRU", "LSTM", "RNN"]}.items() for name in names})

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.bridge.functions import over_trees
 from duoln.bridge.torch.arrays import backend_for, natives_of, on_device, tensor_of, unshare_arrays
@@ -23,6 +22,7 @@ from duoln.core import Tensor
 from duoln.core.arguments import described
 from duoln.core.gradient import pullback_at
 from duoln.errors import DtypeError, GradientError, UsageError
+from duoln.system import limits
 
 NOT_EXPORTED = ("expected a model of PyTorch's own operators, found a layer or function of duoln; export the model "
                 "with torch.nn's layers, or save its state_dict")
@@ -185,7 +185,7 @@ def pause_threads() -> None:
 @lru_cache
 def _pause() -> Callable[[int], int] | None:
     """The function of PyTorch's OpenMP library; None where it has none, or if duoln uses one thread."""
-    if runtime.threads() == 1:
+    if limits.workers() == 1:
         return None
     for file in sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*")):
         if hasattr(library := ctypes.CDLL(str(file)), "omp_pause_resource_all"):

@@ -84,18 +84,18 @@ class _Recurrent(Layer, torch.nn.Module):
                 for name in part.biases:
                     self.register_parameter(name, torch.nn.Parameter(torch.empty(wide, **options)))
                 for name in dict.fromkeys(name for name, _ in part.norms):
-                    width = self.hidden_size if name.startswith(NORMS["c"]) else wide
+                    width = self.hidden_size if name.startswith("layernorm_c") else wide
                     self.add_module(name, torch.nn.LayerNorm(width, self.eps, **options))
 
     def _part(self, ending: str) -> _Part:
         biases = (f"bias_ih{ending}", f"bias_hh{ending}") if has_bias(self.cell, self.norm) else ()
-        norms = (name.split("_") for name in norm_shapes(self.cell, self.norm, self.hidden_size))
+        norms = [NORMS[name] for name in norm_shapes(self.cell, self.norm, self.hidden_size)]
         norm = "recurrent-bias" if self._has_recurrent_bias else self.norm
         keys = [json.dumps([self.cell, {"norm": norm, "eps": self.eps, "reverse": ending.endswith("reverse"),
                                         "bias": has_bias(self.cell, norm), "mask": mask}]) for mask in (False, True)]
         return _Part((f"weight_ih{ending}", f"weight_hh{ending}"),
                      biases[:{True: 2, "one": 1, False: 0}[self.bias]],
-                     tuple((NORMS[which] + ending, "weight" if kind == "gain" else "bias") for kind, which in norms),
+                     tuple((module + ending, name) for module, name in norms),
                      (keys[0], keys[1]))
 
     @property

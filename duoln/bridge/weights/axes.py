@@ -152,13 +152,3 @@ def merged_masks(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> lis
 def is_merged(coordinates: Mapping[Coordinate, np.ndarray], axis: int) -> bool:
     """True if features and positions are merged into that axis."""
     return bool(merged_masks(coordinates, axis))
-
-
-def unflattened_outputs(coordinates: Mapping[Coordinate, np.ndarray]) -> list[Coordinate]:
-    """The outputs of layers that lie along several axes."""
-    return [c for c, x in coordinates.items() if c.kind == "feature" and c.layers and sum(n > 1 for n in x.shape) > 1]
-
-
-def last_axis_coordinates(coordinates: Mapping[Coordinate, np.ndarray], size: int) -> dict[Coordinate, np.ndarray]:
-    """The coordinates along the last axis, at the first place of all others."""
-    return {c: np.broadcast_to(x[(0,) * (x.ndim - 1)], (size,)) for c, x in coordinates.items()}

@@ -35,6 +35,7 @@ import numpy as np
 
 from duoln import nn
 from duoln.backends.protocol import Shape
+from duoln.bridge.functions import NORMS
 from duoln.errors import ShapeError, UsageError
 from duoln.nn import Recurrent, RecurrentCell
 from duoln.nn.module import Params, branch, parameters
@@ -102,8 +103,6 @@ _ORDER = {"rnn": (0,), "lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 """The places of one library's gates in the other: each order is its own inverse."""
 _UPDATE_HERE, _UPDATE_IN_PYTORCH = 0, 1
 """The place of a GRU's update gate."""
-_NORMS = {"gain_x": "layernorm_i.weight", "bias_x": "layernorm_i.bias", "gain_h": "layernorm_h.weight",
-          "bias_h": "layernorm_h.bias", "gain_c": "layernorm_c.weight", "bias_c": "layernorm_c.bias"}
 
 
 def _gates(cell: RecurrentCell, name: str, array: np.ndarray, update: int) -> np.ndarray:
@@ -121,7 +120,7 @@ def _gates(cell: RecurrentCell, name: str, array: np.ndarray, update: int) -> np
 
 def _norms(cell: RecurrentCell) -> dict[str, str]:
     """The names in the file of a cell's arrays of norms, by ours."""
-    return {name: _NORMS[name] for name in cell.norm_names if name in _NORMS}
+    return {name: ".".join(NORMS[name]) for name in cell.norm_names if name in NORMS}
 
 
 def _cell_shapes(cell: RecurrentCell) -> dict[str, Shape]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from duoln import nn
-from duoln.bridge.weights.axes import Coordinate, TracedInput, last_axis_coordinates, merged_masks
+from duoln.bridge.weights.axes import Coordinate, TracedInput, merged_masks
 from duoln.bridge.weights.layers import Layer
 from duoln.bridge.weights.trace import CONVOLUTIONS, KEEPING, OF_IMAGES, Trace, made_up_shape
 from duoln.core.arguments import check_integer, described
@@ -191,7 +191,8 @@ class _Ordering:
                                        "the image if this layer takes a flattened one")
         if unknown is not None:
             return self._from_word(role, width, word)
-        line = last_axis_coordinates({c: x for c, x in use.coordinates.items() if x.shape[-1] > 1}, size)
+        line = {c: np.broadcast_to(x[(0,) * (x.ndim - 1)], (size,))  # at the first place of all other axes
+                for c, x in use.coordinates.items() if x.shape[-1] > 1}
         is_merged = np.any([np.zeros(size, bool), *merged_masks(use.coordinates, -1)], axis=0)
         if size != width and not (self._is_made_up and is_merged.all()):
             raise self._unknown_order_error(place, width)

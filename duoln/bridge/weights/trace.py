@@ -111,8 +111,10 @@ class Trace:
         coordinates = self._axis_input(x).coordinates
         for path in (path for c in coordinates if c.kind == "unknown" for path in c.layers):
             self.outputs.setdefault(path, set()).add(None)
-        for own in axes.unflattened_outputs(coordinates):
-            places = coordinates[own].max(axis=tuple(range(coordinates[own].ndim - 1)))
+        for own, lie in coordinates.items():
+            if own.kind != "feature" or not own.layers or sum(n > 1 for n in lie.shape) < 2:
+                continue
+            places = lie.max(axis=tuple(range(lie.ndim - 1)))
             channels = np.unique(places[places >= 0])
             if len(channels) > 1:
                 for path in own.layers:

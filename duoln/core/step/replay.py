@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from duoln.backends.protocol import Array, Backend
-from duoln.core.factors import keep_factors
 from duoln.core.op import is_composed_only, is_watched
-from duoln.core.step.program import Program, binders, rewrites
+from duoln.core.step.program import Program, binders, keep_factors, rewrites
 from duoln.core.step.recording import Recording
 from duoln.core.step.repeated import note_thread_uses, recordings
 from duoln.core.step.symbol import form_of

@@ -1,4 +1,4 @@
-"""A recurrent network over a whole sequence, as one operator.
+"""A recurrent network over a whole sequence, as one operator, and one time step of it.
 
 Shape:
     x (T, B, in), states (B, H), w_x (in, gates * H), w_h (H, gates * H), bias (gates * H,), norms as
@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from duoln.core import Rule, Tensor, derived, op
-from duoln.core.arguments import ABOVE_0, AT_LEAST_0, check_flag, check_number, described
+from duoln.core.arguments import AT_LEAST_0, Above0, AtLeast0, check_number, described
+from duoln.core.pytorch_names import hinted
 from duoln.core.spec import check_beside, check_float
 from duoln.errors import DtypeError, ShapeError
 from duoln.ops.creation import zeros
@@ -34,14 +35,16 @@ NormParameters = Mapping[str, Tensor]
 
 
 def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor,
-               bias: Tensor | None, norms: NormParameters, mask: Tensor | None = None) -> None:
-    """The checks that all recurrent operators share; `name` is that of a cell, or of its step.
+               bias: Tensor | None, norms: NormParameters | None, mask: Tensor | None = None) -> NormParameters:
+    """The norms' parameters after the checks that all recurrent operators share.
+
+    `name` is that of a cell, or of its step.
 
     Raises:
         UsageError: an unknown variant.
         ShapeError, DtypeError: arrays that do not fit; the message names the argument.
     """
-    cell = name.removesuffix("_step")
+    cell, norms = name.removesuffix("_step"), check_norms(name, norms)
     time = name == cell
     check_variant(cell, norm, name)
     check_float(name, x, *states, w_x, w_h, *norms.values(), *([] if bias is None else [bias]))
@@ -59,6 +62,7 @@ def check_cell(name: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x:
         check_beside(name, "mask", mask, "bool", x)
         if mask.shape != x_shape[:-1]:
             raise ShapeError(f"[{name}] mask: expected shape {x_shape[:-1]}, found {mask.shape}")
+    return norms
 
 
 def check_norms(name: str, norms: NormParameters | None) -> NormParameters:
@@ -93,14 +97,6 @@ def check_shapes(name: str, cell: str, norm: str, hidden: int, shapes: dict[str,
             raise ShapeError(f"[{name}] {role}: expected shape {wanted}, found {tensor.shape}")
 
 
-def _without_padding(x: Tensor, mask: Tensor | None, norm: str) -> Tensor:
-    """The input with 0 where a row is masked.
-
-    The weights' gradient multiplies x by 0 there, and 0 times a value that is not finite would not be 0.
-    """
-    return x if mask is None or norm == "batch" else where(expand_dims(mask, axis=2), x, 0.0)
-
-
 def _time_steps(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Tensor | None, norms: NormParameters,
                 s: Settings, reverse: bool) -> list[tuple[int, Tensor, Tensor | None]]:
     """Index, `x_gates` and mask of each time step, in the order of the walk."""
@@ -108,12 +104,6 @@ def _time_steps(cell: str, x: Tensor, w_x: Tensor, bias: Tensor | None, mask: Te
     masks = [None] * len(x_gates) if mask is None else [expand_dims(m, axis=1) for m in unstack(mask)]
     time_steps = list(zip(range(len(x_gates)), x_gates, masks, strict=True))
     return time_steps[::-1] if reverse else time_steps
-
-
-def _stack_hidden(hidden: dict[int, Tensor], h: Tensor) -> Tensor:
-    if not hidden:
-        return zeros((0, *h.shape), h.backend, h.dtype)
-    return stack(*(hidden[t] for t in sorted(hidden)))
 
 
 def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
@@ -137,7 +127,9 @@ def walk(cell: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Ten
             tell(x_gates, h_proj, new)
         states = new if real is None else tuple(where(real, a, b) for a, b in zip(new, states, strict=True))
         hidden[t] = states[0]
-    return stored_as(_stack_hidden(hidden, states[0]), given[0]), *map(stored_as, states, given[1])
+    h = states[0]
+    whole = stack(*(hidden[t] for t in sorted(hidden))) if hidden else zeros((0, *h.shape), h.backend, h.dtype)
+    return stored_as(whole, given[0]), *map(stored_as, states, given[1])
 
 
 def _composed(cell: str) -> Rule:
@@ -148,22 +140,12 @@ def _composed(cell: str) -> Rule:
             gradient_limit: float | None) -> tuple[Tensor, ...]:
         states, (w_x, w_h, bias, mask, *norm_arrays) = arrays[:count], arrays[count:]
         norms = norms_by_name(cell, norm, norm_arrays)
-        return walk(cell, _without_padding(x, mask, norm), states, w_x, w_h, bias, mask, lambda k: norms,
+        if mask is not None and norm != "batch":
+            x = where(expand_dims(mask, axis=2), x, 0.0)  # the weights' gradient has 0 times x, which may not be finite
+        return walk(cell, x, states, w_x, w_h, bias, mask, lambda k: norms,
                     Settings(norm, eps), reverse, gradient_limit)
 
     return derived(run)
-
-
-def _checked(cell: str, norm: str, x: Tensor, states: tuple[Tensor, ...], w_x: Tensor, w_h: Tensor, bias: Tensor | None,
-             mask: Tensor | None, norms: NormParameters | None, eps: float, reverse: bool, gradient_limit: float | None,
-             ) -> tuple[NormParameters, dict[str, Any]]:
-    """The norms' parameters and the attributes, after the checks of a sequence operator."""
-    norms = check_norms(cell, norms)
-    eps = check_number(cell, "eps", eps, AT_LEAST_0)
-    limit = None if gradient_limit is None else float(check_number(cell, "gradient_limit", gradient_limit, ABOVE_0))
-    attrs = {"norm": norm, "eps": eps, "reverse": check_flag(cell, "reverse", reverse), "gradient_limit": limit}
-    check_cell(cell, norm, x, states, w_x, w_h, bias, norms, mask)
-    return norms, attrs
 
 
 def norms_by_name(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParameters:
@@ -175,7 +157,7 @@ def norms_by_name(cell: str, norm: str, arrays: Sequence[Tensor]) -> NormParamet
     "w_h: real[hidden, gates], bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h, c: like c")
 def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
          mask: Tensor | None = None, norms: NormParameters | None = None, *, norm: str = "none",
-         eps: float = 1e-5, reverse: bool = False, gradient_limit: float | None = None,
+         eps: AtLeast0 = 1e-5, reverse: bool = False, gradient_limit: Above0 | None = None,
          ) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over a sequence: hidden states (T, B, H), the last hidden state and the last cell (B, H).
 
@@ -184,15 +166,16 @@ def lstm(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, attrs = _checked("lstm", norm, x, (h, c), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
-    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), **attrs)
+    norms = check_cell("lstm", norm, x, (h, c), w_x, w_h, bias, norms, mask)
+    return lstm.apply(x, h, c, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, reverse=reverse,
+                      gradient_limit=gradient_limit and float(gradient_limit))
 
 
 @op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
     "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
-        norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
+        norms: NormParameters | None = None, *, norm: str = "none", eps: AtLeast0 = 1e-5,
+        reverse: bool = False, gradient_limit: Above0 | None = None) -> tuple[Tensor, Tensor]:
     """A GRU over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     Gates stand in the order z, r, n. See the module for shapes, `NORMS` for variants.
@@ -200,15 +183,16 @@ def gru(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, attrs = _checked("gru", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
-    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
+    norms = check_cell("gru", norm, x, (h,), w_x, w_h, bias, norms, mask)
+    return gru.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, reverse=reverse,
+                     gradient_limit=gradient_limit and float(gradient_limit))
 
 
 @op("x: real[time, rows, n_in], h: real[rows, hidden], w_x: real[n_in, gates], w_h: real[hidden, gates], "
     "bias: real[gates]?, mask: bool[time, rows]? -> hidden: like x, h: like h")
 def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None, mask: Tensor | None = None,
-        norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5,
-        reverse: bool = False, gradient_limit: float | None = None) -> tuple[Tensor, Tensor]:
+        norms: NormParameters | None = None, *, norm: str = "none", eps: AtLeast0 = 1e-5,
+        reverse: bool = False, gradient_limit: Above0 | None = None) -> tuple[Tensor, Tensor]:
     """A tanh RNN over a sequence: hidden states (T, B, H) and the last one (B, H).
 
     See the module for shapes, `NORMS` for variants.
@@ -216,10 +200,98 @@ def rnn(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = No
     Raises:
         UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
     """
-    norms, attrs = _checked("rnn", norm, x, (h,), w_x, w_h, bias, mask, norms, eps, reverse, gradient_limit)
-    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), **attrs)
+    norms = check_cell("rnn", norm, x, (h,), w_x, w_h, bias, norms, mask)
+    return rnn.apply(x, h, w_x, w_h, bias, mask, *norms.values(), norm=norm, eps=eps, reverse=reverse,
+                     gradient_limit=gradient_limit and float(gradient_limit))
 
 
 lstm.add(_composed("lstm"))
 gru.add(_composed("gru"))
 rnn.add(_composed("rnn"))
+
+
+# One time step ------------------------------------------------------------------------------------------
+# For models with feedback, whose next input depends on the last output: x (B, in), states (B, H) -> the next states.
+# The weights' gradients of all time steps are computed together: one product for w_x and one for w_h.
+
+@hinted
+def lstm_step(x: Tensor, h: Tensor, c: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
+              norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> tuple[Tensor, Tensor]:
+    """The next hidden state and cell of an LSTM (eq. 20-22).
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    eps = check_number("lstm_step", "eps", eps, AT_LEAST_0)
+    norms = check_cell("lstm_step", norm, x, (h, c), w_x, w_h, bias, norms)
+    return lstm_cell.apply(linear(x, w_x), matmul(h, w_h), c, bias, *norms.values(), norm=norm, eps=eps)
+
+
+@op("x_proj: real[rows, gates], h_proj: real[rows, gates], c: real[rows, hidden], bias: real[gates]? "
+    "-> h: like x_proj, c: like c")
+def lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None = None,
+              norms: NormParameters | None = None, *, norm: str = "none", eps: AtLeast0 = 1e-5,
+              ) -> tuple[Tensor, Tensor]:
+    """The next hidden state and cell of an LSTM from its two products: what `lstm_step` does after them.
+
+    A model whose input has several parts can compute the products of some parts for all time steps at once, and add
+    those of the others at each.
+
+    Shape:
+        x_proj and h_proj (B, 4H), the products x W_x and h W_h; c (B, H), bias (4H,) or None -> (B, H) each.
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    norms = check_norms("lstm_cell", norms)
+    check_variant("lstm", norm, "lstm_cell")
+    check_float("lstm_cell", x_proj, h_proj, c, *norms.values(), *([] if bias is None else [bias]))
+    if c.ndim != 2:
+        raise ShapeError(f"[lstm_cell] c: expected (B, H), found shape {c.shape}")
+    wide = (c.shape[0], 4 * c.shape[1])
+    products: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x_proj": (x_proj, wide), "h_proj": (h_proj, wide)}
+    check_shapes("lstm_cell", "lstm", norm, c.shape[1], products, bias, norms)
+    return lstm_cell.apply(x_proj, h_proj, c, bias, *norms.values(), norm=norm, eps=eps)
+
+
+def _lstm_cell(x_proj: Tensor, h_proj: Tensor, c: Tensor, bias: Tensor | None, *norm_arrays: Tensor, norm: str,
+               eps: float) -> tuple[Tensor, Tensor]:
+    norms, s = norms_by_name("lstm", norm, norm_arrays), Settings(norm, eps)
+    x_gates = formulas.input_to_gates("lstm", x_proj, bias, norms, s)
+    return formulas.lstm_cell(x_gates, h_proj, c, bias, norms, s)
+
+
+@hinted
+def gru_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
+             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> Tensor:
+    """The next hidden state of a GRU (eq. 26-28).
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    return _composed_step("gru", norm, x, h, w_x, w_h, bias, norms, eps)
+
+
+@hinted
+def rnn_step(x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None = None,
+             norms: NormParameters | None = None, *, norm: str = "none", eps: float = 1e-5) -> Tensor:
+    """The next hidden state of a tanh RNN (eq. 4).
+
+    Raises:
+        UsageError, ShapeError, DtypeError: an unknown variant, or arrays that do not fit it.
+    """
+    return _composed_step("rnn", norm, x, h, w_x, w_h, bias, norms, eps)
+
+
+def _composed_step(cell: str, norm: str, x: Tensor, h: Tensor, w_x: Tensor, w_h: Tensor, bias: Tensor | None,
+                   norms: NormParameters | None, eps: float) -> Tensor:
+    """The next state of a cell that has but one, by its formula: in float32, and stored as the state before."""
+    name = f"{cell}_step"
+    s = Settings(norm, check_number(name, "eps", eps, AT_LEAST_0))
+    norms = check_cell(name, norm, x, (h,), w_x, w_h, bias, norms)
+    x_gates = formulas.input_to_gates(cell, widened(linear(x, w_x)), bias, norms, s)
+    [state] = formulas.next_states(cell, x_gates, widened(matmul(h, w_h)), (widened(h),), bias, norms, s)
+    return stored_as(state, h)
+
+
+lstm_cell.add(derived(_lstm_cell))
