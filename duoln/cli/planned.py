@@ -24,15 +24,14 @@ from duoln.runs.folder import rewrite_config
 from duoln.runs.places import COMMAND, CONFIG, check_apart
 from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
 from duoln.runs.settings import (
-    Asked,
     Command,
     Job,
     config_of,
     jobs,
     newest_below,
-    read_asked,
+    read_command,
     resumed_config,
-    write_asked,
+    write_command,
 )
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.settings import make_config
@@ -132,10 +131,10 @@ def note(task: Task, made: Plan) -> None:
         if (folder / CONFIG).is_file():
             rewrite_config(folder, made.configs[job])
             continue
-        before = read_asked(folder)
-        asked = Asked(task.name, now if before is None else before.time, **wish._asdict())
+        before = read_command(folder)
+        asked = wish._replace(task=task.name, time=now if before is None else before.time)
         if asked != before:
-            write_asked(folder, asked)
+            write_command(folder, asked)
 
 
 def _resumed(task: Task, top: Path, asked: Command,
@@ -151,7 +150,7 @@ def _resumed(task: Task, top: Path, asked: Command,
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)
     notes = sorted(top.glob(f"*/{COMMAND}"))
-    earlier = {path.parent.name: noted for path in notes if (noted := read_asked(path.parent)) is not None}
+    earlier = {path.parent.name: noted for path in notes if (noted := read_command(path.parent)) is not None}
     chosen, seeds = _chosen(task, top, earlier.values(), asked)
     wishes, configs = {}, {}
     for job in chosen:
@@ -170,7 +169,7 @@ def _resumed(task: Task, top: Path, asked: Command,
     return wishes, configs
 
 
-def _chosen(task: Task, top: Path, earlier: Iterable[Asked], asked: Command) -> tuple[list[Job], list[int]]:
+def _chosen(task: Task, top: Path, earlier: Iterable[Command], asked: Command) -> tuple[list[Job], list[int]]:
     """The runs to go on with, those that were asked for or all that are known; and the seeds, if there are several."""
     known = dict.fromkeys(job for each in earlier for job in jobs(each.variants, each.seeds)
                           if job.variant in task.variants)

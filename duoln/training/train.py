@@ -118,7 +118,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     chosen = find_task(task) if isinstance(task, str) else _checked(task)
     name: Any = next(iter(chosen.variants)) if variant is None and len(chosen.variants) == 1 else variant
     if resume and out is not None:
-        cfg = resumed_config(chosen, name, out, preset, settings).config
+        cfg, _ = resumed_config(chosen, name, out, preset, settings)
         precision = resumed_precision(out, precision)
     else:
         cfg = make_config(chosen, name, preset, settings)
