@@ -7,6 +7,7 @@ seconds. rich respects `NO_COLOR` and the width of the terminal.
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ from duoln.training.memory import size
 
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
-_LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
 
 
 class _Plain(Console):
@@ -52,18 +52,9 @@ class _Plain(Console):
 
 
 def _environment() -> dict[str, str]:
-    """The variables that rich reads, without an impossible width or height and without an unknown terminal's name.
-
-    A terminal without a name counts as one that knows no commands.
-    """
-    def good(text: str) -> bool:
-        return text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _LARGEST_WIDTH
-
-    made = {key: value for key, value in os.environ.items()
-            if key not in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES") or good(value)}
-    if "TERM" in made and not (made["TERM"] and made["TERM"].isascii() and made["TERM"].isprintable()):
-        made["TERM"] = "dumb"
-    return made
+    """The variables that rich reads, without a width or height that is no number from 20 on."""
+    return {key: value for key, value in os.environ.items()
+            if not key.endswith(("COLUMNS", "LINES")) or re.fullmatch("[2-9][0-9]|[1-9][0-9]{2,3}", value)}
 
 
 talk = _Plain(streams.Talk())
