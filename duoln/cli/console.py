@@ -1,7 +1,7 @@
 """The output for people: progress, tables, colours. Only this module and `rows_table` use rich.
 
 stdout is for data, stderr for remarks. On a terminal, progress is a bar; in a pipe, it is a plain line every few
-seconds. rich respects `NO_COLOR` and the width of the terminal.
+seconds. rich respects `NO_COLOR` and the width of the terminal. A result that stdout does not take is an OutputError.
 """
 
 from __future__ import annotations
@@ -78,11 +78,7 @@ def _fitted(line: str, width: int) -> str:
 
 
 def put(text: str, style: str = "") -> None:
-    """One or more lines of the result, on stdout.
-
-    Raises:
-        OutputError: the result cannot be written.
-    """
+    """One or more lines of the result, on stdout."""
     if style:
         _Plain(streams.Results()).print(text, style=style, soft_wrap=True)
     else:
@@ -90,29 +86,17 @@ def put(text: str, style: str = "") -> None:
 
 
 def put_json(value: Any) -> None:
-    """The result as one JSON document on stdout.
-
-    Raises:
-        OutputError: the result cannot be written.
-    """
+    """The result as one JSON document on stdout."""
     streams.Results().write(f"{json_text.dumps(value)}\n")
 
 
 def show(table: RenderableType, data: bool = False) -> None:
-    """A table on stderr, or on stdout if it is the result.
-
-    Raises:
-        OutputError: the table is the result and cannot be written.
-    """
+    """A table on stderr, or on stdout if it is the result."""
     (_Plain(streams.Results()) if data else talk).print(table)
 
 
 def show_page(text: str) -> None:
-    """A page of Markdown on stdout: set in type on a terminal, else as it is.
-
-    Raises:
-        OutputError: the page cannot be written.
-    """
+    """A page of Markdown on stdout: set in type on a terminal, else as it is."""
     out = _Plain(streams.Results())
     if out.is_terminal:
         from rich.markdown import Markdown  # takes a while to load
@@ -123,11 +107,7 @@ def show_page(text: str) -> None:
 
 
 def tell(text: str, data: bool) -> None:
-    """One or more lines on stdout if they are the result, else on stderr, where a JSON document is the result.
-
-    Raises:
-        OutputError: the lines are the result and cannot be written.
-    """
+    """One or more lines on stdout if they are the result, else on stderr, where a JSON document is the result."""
     put(text) if data else say(text)
 
 
@@ -225,9 +205,6 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         task, dataset, results: of the runs.
         told_apart: columns that tell results of one variant apart, by heading.
         data: the table is the result, for stdout; else a JSON document is, and the table goes to stderr.
-
-    Raises:
-        OutputError: the table is the result and cannot be written.
     """
     claimed = claims_of(task, dataset)
     metrics, levels = split_columns(task.columns)

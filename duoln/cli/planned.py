@@ -88,12 +88,7 @@ def plan(task: Task, asked: Command, usual: str | None, out: Path | None, resume
 
 
 def _new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
-    """The folder of a command that begins.
-
-    Raises:
-        CheckpointError: it holds one of these runs already, or one of duoln's names in it is no regular file.
-        UsageError: it is in another run.
-    """
+    """The folder of a command that begins."""
     if out is None:
         return RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
     for name in (*CURVES, *LAYERS):
@@ -143,9 +138,6 @@ def _resumed(task: Task, top: Path, asked: Command,
 
     A run that the earlier command had not begun gets the preset and the settings that it was to have; one that the
     command was not to make gets those of the others.
-
-    Raises:
-        UsageError: a setting contradicts that of a run, or several seeds are asked for where the runs have one.
     """
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)

@@ -312,17 +312,4 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
         raise PluginError(f"plug-in '{name}' of {brought}: expected tasks, found none; its hook duoln_tasks, a "
                           "function below @hookimpl, returns them")
     raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}"
-                     f"{_how_to_install(name) or did_you_mean(name, everything.tasks) or _OF_OTHERS}")
-
-
-def _how_to_install(name: str) -> str:
-    """The end of an error: how a task is installed whose package is in the working folder; empty where none is."""
-    for folder in (Path(name), Path()) if NAME.fullmatch(name) else ():
-        try:
-            text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-            entries = tomllib.loads(text)["project"]["entry-points"][GROUP]
-        except (OSError, ValueError, LookupError, TypeError):
-            continue  # no package of a task
-        if isinstance(entries, dict) and name in entries:
-            return f", whose package is not installed yet: pip install -e ./{folder}".removesuffix("/.")
-    return ""
+                     f"{did_you_mean(name, everything.tasks) or _OF_OTHERS}")
