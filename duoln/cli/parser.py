@@ -57,9 +57,9 @@ class Parser(argparse.ArgumentParser):
             values.flags = list(self._option_string_actions)
         return values, []
 
-    def print_help(self, file: Any = None) -> None:
-        """The help, as a result."""
-        console.put(self.format_help().rstrip())
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """The help or the version, as a result."""
+        console.put(message.rstrip())
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """End the parser."""
@@ -96,18 +96,6 @@ class Parser(argparse.ArgumentParser):
                     return f"; a setting of the task is given by --set {our_word(name) or name}=VALUE"
                 return f"; did you mean '--{near}'?" if near else ""
         return ""
-
-
-class ShowVersion(argparse.Action):
-    """`--version`."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, version: str = "", **options: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **options)
-        self.version = version
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        console.put(self.version)
-        parser.exit()
 
 
 def add_commands_of_plugins(commands: Any, word: str | None) -> None:
