@@ -66,15 +66,12 @@ def say(text: str, style: str = "") -> None:
 
     A line that begins with four spaces is a command or a text of a program, and stays whole.
     """
-    lines = [_fitted(line, talk.width) for line in text.splitlines()] if talk.is_terminal else [text]
+    lines = [text]
+    if talk.is_terminal:
+        lines = [line if line.startswith("    ") else textwrap.fill(
+            line, talk.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            for line in text.splitlines()]
     talk.print("\n".join(lines), style=style or None, soft_wrap=True)
-
-
-def _fitted(line: str, width: int) -> str:
-    """The line in lines of that width; a longer word, such as a path, stays whole."""
-    if line.startswith("    "):
-        return line
-    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def put(text: str, style: str = "") -> None:
