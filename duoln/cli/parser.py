@@ -15,9 +15,6 @@ from duoln.tasks.registry import Registry
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _QUOTED = re.compile(r"'([^']+)'")
-_NUMBER = r"(?:inf|infinity|nan|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d[\d_]*)?)"
-_BELOW_0 = re.compile(rf"-{_NUMBER}(?:,-?{_NUMBER})*$", re.IGNORECASE)
-"""Negative numbers as Python reads them, of which argparse takes those with an exponent, among others, for options."""
 _LACKS_VALUE = re.compile(r"argument (\S+?)[:/].* expected (?:one|at least one) argument$")
 _ABOUT_FLAGS = re.compile("unrecognized arguments|arguments are required")
 """Errors that a misspelt flag leads to: it is no flag, so an argument may be missing."""
@@ -38,10 +35,6 @@ class Parser(argparse.ArgumentParser):
     """
 
     _words: Sequence[str] = ()
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._negative_number_matcher = _BELOW_0
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all words: a sub-command refuses a flag that it does not know, because it knows which it has.
