@@ -13,7 +13,7 @@ from typing import NoReturn
 import duoln
 from duoln.cli import bench, facts, help, keep, listing, new_task, one_task, report, run, trained
 from duoln.cli.guard import guarded, leave
-from duoln.cli.parser import Parser, ShowVersion, add_commands_of_plugins
+from duoln.cli.parser import Parser, add_commands_of_plugins
 from duoln.cli.run import run_task
 from duoln.system import variables
 
@@ -57,7 +57,7 @@ def build_parser(word: str | None = None) -> argparse.ArgumentParser:
     """
     parser = Parser(prog="duoln", description="Layer-normalised networks on any vendor's hardware.", epilog=EXAMPLES,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action=ShowVersion, version=f"duoln {duoln.__version__}",
+    parser.add_argument("--version", action="version", version=f"duoln {duoln.__version__}",
                         help="show the version and end")
     parser.set_defaults(run=lambda args: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

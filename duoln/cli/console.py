@@ -1,12 +1,13 @@
 """The output for people: progress, tables, colours. Only this module and `rows_table` use rich.
 
 stdout is for data, stderr for remarks. On a terminal, progress is a bar; in a pipe, it is a plain line every few
-seconds. rich respects `NO_COLOR` and the width of the terminal.
+seconds. rich respects `NO_COLOR` and the width of the terminal. A result that stdout does not take is an OutputError.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ from duoln.training.memory import size
 
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
-_LEAST_WIDTH, _LARGEST_WIDTH = 20, 10_000
 
 
 class _Plain(Console):
@@ -52,18 +52,9 @@ class _Plain(Console):
 
 
 def _environment() -> dict[str, str]:
-    """The variables that rich reads, without an impossible width or height and without an unknown terminal's name.
-
-    A terminal without a name counts as one that knows no commands.
-    """
-    def good(text: str) -> bool:
-        return text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _LARGEST_WIDTH
-
-    made = {key: value for key, value in os.environ.items()
-            if key not in ("COLUMNS", "LINES", "JUPYTER_COLUMNS", "JUPYTER_LINES") or good(value)}
-    if "TERM" in made and not (made["TERM"] and made["TERM"].isascii() and made["TERM"].isprintable()):
-        made["TERM"] = "dumb"
-    return made
+    """The variables that rich reads, without a width or height that is no number from 20 on."""
+    return {key: value for key, value in os.environ.items()
+            if not key.endswith(("COLUMNS", "LINES")) or re.fullmatch("[2-9][0-9]|[1-9][0-9]{2,3}", value)}
 
 
 talk = _Plain(streams.Talk())
@@ -75,23 +66,16 @@ def say(text: str, style: str = "") -> None:
 
     A line that begins with four spaces is a command or a text of a program, and stays whole.
     """
-    lines = [_fitted(line, talk.width) for line in text.splitlines()] if talk.is_terminal else [text]
+    lines = [text]
+    if talk.is_terminal:
+        lines = [line if line.startswith("    ") else textwrap.fill(
+            line, talk.width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            for line in text.splitlines()]
     talk.print("\n".join(lines), style=style or None, soft_wrap=True)
 
 
-def _fitted(line: str, width: int) -> str:
-    """The line in lines of that width; a longer word, such as a path, stays whole."""
-    if line.startswith("    "):
-        return line
-    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
 def put(text: str, style: str = "") -> None:
-    """One or more lines of the result, on stdout.
-
-    Raises:
-        OutputError: the result cannot be written.
-    """
+    """One or more lines of the result, on stdout."""
     if style:
         _Plain(streams.Results()).print(text, style=style, soft_wrap=True)
     else:
@@ -99,29 +83,17 @@ def put(text: str, style: str = "") -> None:
 
 
 def put_json(value: Any) -> None:
-    """The result as one JSON document on stdout.
-
-    Raises:
-        OutputError: the result cannot be written.
-    """
+    """The result as one JSON document on stdout."""
     streams.Results().write(f"{json_text.dumps(value)}\n")
 
 
 def show(table: RenderableType, data: bool = False) -> None:
-    """A table on stderr, or on stdout if it is the result.
-
-    Raises:
-        OutputError: the table is the result and cannot be written.
-    """
+    """A table on stderr, or on stdout if it is the result."""
     (_Plain(streams.Results()) if data else talk).print(table)
 
 
 def show_page(text: str) -> None:
-    """A page of Markdown on stdout: set in type on a terminal, else as it is.
-
-    Raises:
-        OutputError: the page cannot be written.
-    """
+    """A page of Markdown on stdout: set in type on a terminal, else as it is."""
     out = _Plain(streams.Results())
     if out.is_terminal:
         from rich.markdown import Markdown  # takes a while to load
@@ -132,11 +104,7 @@ def show_page(text: str) -> None:
 
 
 def tell(text: str, data: bool) -> None:
-    """One or more lines on stdout if they are the result, else on stderr, where a JSON document is the result.
-
-    Raises:
-        OutputError: the lines are the result and cannot be written.
-    """
+    """One or more lines on stdout if they are the result, else on stderr, where a JSON document is the result."""
     put(text) if data else say(text)
 
 
@@ -234,9 +202,6 @@ def show_results(task: Task, dataset: Dataset, results: Sequence[Mapping[str, An
         task, dataset, results: of the runs.
         told_apart: columns that tell results of one variant apart, by heading.
         data: the table is the result, for stdout; else a JSON document is, and the table goes to stderr.
-
-    Raises:
-        OutputError: the table is the result and cannot be written.
     """
     claimed = claims_of(task, dataset)
     metrics, levels = split_columns(task.columns)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,19 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
                         help="load only the plug-in of this name; may be repeated")
 
 
-def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that `--set` asks for, as text.
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """`--preset` and `--set`, for the commands that take a task's settings."""
+    parser.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+                        help="a setting of the task, see `duoln show TASK`; may be repeated")
+
+
+def settings_of(task: Task, args: argparse.Namespace, *keys: str) -> dict[str, Any]:
+    """The settings that `--set` asks for, as text, and those of `keys` that their own options give.
 
     Raises:
-        UsageError: no KEY=VALUE, or the key is no setting of the task but an option of the command.
+        UsageError: no KEY=VALUE; the key is no setting of the task but an option of the command; or a setting is given
+            by its option and by `--set`.
     """
     settings = parse_settings(args.settings)
     known = {field.name for field in dataclasses.fields(task.config)}
@@ -70,24 +78,10 @@ def settings_of(task: Task, args: argparse.Namespace) -> dict[str, Any]:
         if flag in args.flags:
             raise UsageError(f"[--set] expected a setting of {task.name}, found {key!r}, which is an option of the "
                              f"command: {flag}")
-    return settings
-
-
-def given_by_options(args: argparse.Namespace, settings: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """The settings that have an option of their own and are given by it.
-
-    Args:
-        args: the parsed command line, in which an option that is not given is None.
-        settings: what `--set` asks for.
-        keys: the names of the settings.
-
-    Raises:
-        UsageError: a setting is given by its option and by `--set`.
-    """
     given = {key: getattr(args, key) for key in keys if getattr(args, key) is not None}
     for key in given.keys() & settings.keys():
         raise UsageError(f"[--set] expected --{key.replace('_', '-')} or --set {key}, found both")
-    return given
+    return settings | given
 
 
 def variants_of(task: Task, text: str | None) -> list[str]:

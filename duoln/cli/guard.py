@@ -31,6 +31,7 @@ from duoln.system.stopping import EXIT_CODE, end_quietly_on_interrupt, raise_on_
 _SIGNALS = 128
 """Exit codes above this one come from signals that asked the command to stop; they are not failures."""
 
+
 def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     """The exit code of a command.
 
@@ -38,41 +39,41 @@ def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
         run: the command.
         words: its command line, which says whether errors are written as JSON too.
     """
-    with streams.claimed() as claim, _warnings_said(console.say):
-        error: BaseException
+    with streams.claimed() as claim, _warnings_said():
         try:
             raise_on_interrupt()
             return run()
-        except ParsedError as end:
-            code, message, error = _code_of(end), end.message, end
-        except SystemExit as end:
-            code, message, error = 1, f"expected nobody but duoln to end the program, found SystemExit: {end.code}", end
-        except Interrupted as stop:
-            code, message, error = stop.exit_code, words_of(stop), stop
-        except DuolnError as failure:  # the exit code of its class, because an error of a plug-in may carry any code
-            code, message, error = type(failure).exit_code, words_of(failure), failure
-        except KeyboardInterrupt as stop:
-            code, message, error = EXIT_CODE, "interrupted", stop
-        except MemoryError as lack:
-            code, message, error = MemoryExhaustedError.exit_code, f"no memory left: {lack}", lack
-        except OSError as refusal:  # the system's, such as of a disk that fails: no mistake of ours
-            code, message, error = 1, f"{type(refusal).__name__}: {words_of(refusal)}", refusal
-        except Exception as unexpected:
-            console.say(traceback.format_exc().rstrip())
-            code, message, error = 1, f"{type(unexpected).__name__}: {words_of(unexpected)}", unexpected
-        if os.environ.get("DUOLN_TRACEBACK") == "1" and isinstance(error, DuolnError | OSError):
-            console.say("".join(traceback.format_exception(error)).rstrip())
-        if message and not (isinstance(error, OutputError) and error.unread):
-            console.say(message if isinstance(error, ParsedError) else f"duoln: {message}",
-                        style="yellow" if code > _SIGNALS else "bold red")
-        if message and wants_json(words) and not claim.written and not isinstance(error, OutputError):
-            with contextlib.suppress(OutputError):  # stderr has the message, and the exit code stays the same
-                console.put_json({"error": as_document(error, message, code)})
-        return code
+        except BaseException as error:
+            code, message = _code_and_message(error)
+            if os.environ.get("DUOLN_TRACEBACK") == "1" and isinstance(error, DuolnError | OSError):
+                console.say("".join(traceback.format_exception(error)).rstrip())
+            if message and not (isinstance(error, OutputError) and error.unread):
+                console.say(message if isinstance(error, ParsedError) else f"duoln: {message}",
+                            style="yellow" if code > _SIGNALS else "bold red")
+            if message and wants_json(words) and not claim.written and not isinstance(error, OutputError):
+                with contextlib.suppress(OutputError):  # stderr has the message, and the exit code stays the same
+                    console.put_json({"error": as_document(error, message, code)})
+            return code
+
+
+def _code_and_message(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, ParsedError):
+        return int(error.code or 0), error.message
+    if isinstance(error, SystemExit):
+        return 1, f"expected nobody but duoln to end the program, found SystemExit: {error.code}"
+    if isinstance(error, DuolnError):  # the exit code of its class, because an error of a plug-in may carry any code
+        return error.exit_code if isinstance(error, Interrupted) else type(error).exit_code, words_of(error)
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_CODE, "interrupted"
+    if isinstance(error, MemoryError):
+        return MemoryExhaustedError.exit_code, f"no memory left: {error}"
+    if not isinstance(error, OSError):  # the system's errors, such as of a disk that fails, are no mistakes of ours
+        console.say("".join(traceback.format_exception(error)).rstrip())
+    return 1, f"{type(error).__name__}: {words_of(error)}"
 
 
 @contextlib.contextmanager
-def _warnings_said(say: Callable[[str], None]) -> Iterator[None]:
+def _warnings_said() -> Iterator[None]:
     """Within this context duoln's own warnings are remarks; those of other libraries look as Python shows them."""
     with warnings.catch_warnings():
         by_python = warnings.showwarning
@@ -80,7 +81,7 @@ def _warnings_said(say: Callable[[str], None]) -> Iterator[None]:
         def show(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> None:
             if issubclass(category, CheckpointWarning | CompileWarning | GradientWarning | NotFiniteWarning |
                           ScheduleWarning):
-                say(f"warning: {message}")
+                console.say(f"warning: {message}")
             else:
                 by_python(message, category, *place, **named)
 
@@ -99,7 +100,3 @@ def leave(code: int) -> NoReturn:
     end_quietly_on_interrupt()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python's end would give Ctrl-C its first effect
     sys.exit(code)
-
-
-def _code_of(end: SystemExit) -> int:
-    return end.code if isinstance(end.code, int) else 0

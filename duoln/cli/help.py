@@ -25,17 +25,10 @@ _SENTENCE = re.compile(r"(.+?\.)(?=\s+[A-Z`(]|$)")
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)")
 
 
-class _Topics(tuple[str, ...]):
-    """The words that a shell completes after `duoln help`: the pages. Other words are searched for."""
-
-    def __contains__(self, word: object) -> bool:
-        return True
-
-
 def add_command(commands: Any) -> None:
     """Add `help` to the command line."""
     parser = commands.add_parser("help", help="a page of the documentation, or where words are; alone, all pages")
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=_Topics(topics()),
+    parser.add_argument("topic", nargs="?", metavar="TOPIC",
                         help=f"a page: {', '.join(topics())}; or words to search for")
     parser.add_argument("more", nargs="*", metavar="WORD", help="more words to search for")
     parser.set_defaults(run=_help)

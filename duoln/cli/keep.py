@@ -61,12 +61,7 @@ def _keep(args: argparse.Namespace) -> int:
 
 
 def _home(task: Task) -> Path:
-    """The folder of a task's kept runs.
-
-    Raises:
-        UsageError: the task's code is installed, or its folder cannot be written: the next installation would remove
-            what is kept there.
-    """
+    """The folder of a task's kept runs, but of no installed one, which the next installation would remove."""
     from duoln.runs import kept
 
     home = kept.home(task)
@@ -77,11 +72,7 @@ def _home(task: Task) -> Path:
 
 
 def _names(task: Task, curves: Sequence[Curve]) -> list[str]:
-    """For each run its variant, and the settings in which the runs differ.
-
-    Raises:
-        UsageError: two runs would have one name, because their settings are equal.
-    """
+    """For each run its variant, and the settings in which the runs differ."""
     from duoln.runs.folder import folder_name
     from duoln.runs.series import differing_settings
 

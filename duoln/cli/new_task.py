@@ -17,120 +17,10 @@ from duoln.cli import console
 from duoln.errors import DuolnError, UsageError
 from duoln.tasks.registry import Registry, plugins
 
-PYPROJECT = '''\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "duoln-DIST"
-version = "0.1.0"
-description = "The task NAME for duoln"
-readme = "README.md"
-requires-python = ">=3.11"
-dependencies = ["duoln", "numpy>=2.1"]
-
-[project.optional-dependencies]
-test = ["pytest>=8"]
-
-# This is how the duoln command finds the package.
-[project.entry-points.duoln]
-NAME = "NAME.task"
-
-[tool.setuptools]
-packages = ["NAME"]
-# With this line an editable install is a plain path, which Python finds before a folder of the same name.
-package-dir = {"" = "."}
-
-[tool.pytest.ini_options]
-testpaths = ["tests"]
-
-[tool.ruff]
-line-length = 120
-
-[tool.ruff.lint]
-select = ["E", "F", "I", "UP", "B"]
-'''
-
-README = '''\
-# NAME
-
-A task for duoln: the model tells which of two spirals a point lies on, with and without layer norm.
-The task generates its data.
-
-```sh
-pip install -e ".[test]"
-duoln show NAME                    # its settings, presets and variants
-duoln run NAME --preset smoke      # seconds
-duoln run NAME                     # both variants, then a table
-duoln run NAME --variant ln --set width=64
-pytest
-```
-
-All code is in `NAME/task.py`: change `data` to your data, `model` to your model, `loss` and `metrics` to what you
-measure. The test calls `check_task`, which reports what a task still lacks. `duoln help tasks` explains all of it.
-
-`loss` gets no settings: `model` has them, so the model takes along what the loss needs. For a setting `weight`,
-one line in `model` and one in `loss`:
-
-```python
-model.weight = cfg.weight
-return model.weight * loss
-```
-'''
-
-TEST = '''\
-"""The task is complete: data, every preset and variant, training, metrics, exact resume."""
-
-from duoln.testing import check_task
-
-from NAME.task import TITLETask
-
-
-def test_NAME():
-    check_task(TITLETask())
-'''
-
-TEST_OPERATOR = '''\
-"""The operator: values and gradients against the formula, its kernels on the CPU, and its cases on this machine."""
-
-import numpy as np
-import pytest
-from duoln.testing import check_kernel, check_op
-
-from NAME.operators import NAME_rows
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_gradients(dtype):
-    x = np.random.default_rng(0).standard_normal((5, 7))
-    check_op(NAME_rows, [x], lambda x: x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6), "numpy", dtype=dtype)
-
-
-def test_kernels():
-    print(*check_kernel(NAME_rows, twins=[("sum[0] += ", "sum[0] -= ")]), sep="\\n")
-'''
-README_OPERATOR = '''
-`NAME/operators.py` has an operator, `NAME_rows`, with kernels: `NAME_rows.cpp`, `.cu` and `.metal` beside it. To import
-the package brings its rules.
-
-```sh
-duoln selftest --op NAME_rows            # its cases against float64, on this machine's backend
-duoln bench ops --op NAME_rows --json here.json
-duoln doctor --ops                       # which rule runs
-```
-
-The test calls `check_kernel`, which runs all three texts without a GPU. `duoln help operators` explains all of it.
-'''
-PACKAGE_DATA = '''
-# Without these lines an installed package has no texts.
-[tool.setuptools.package-data]
-NAME = ["*.cpp", "*.cu", "*.metal", "*.h", "*.cuh"]
-'''
-
-FILES = {"pyproject.toml": PYPROJECT, "README.md": README, "NAME/__init__.py": '"""The task NAME."""\n',
-         "tests/test_NAME.py": TEST}
-"""The files beside the task by their paths in the new folder. NAME, TITLE and DIST stand for the new names."""
+FILES = {"pyproject.toml": "pyproject.toml", "README.md": "README.md", "tests/test_NAME.py": "test_task.py"}
+"""The files beside the task by their paths in the new folder, each with its template. NAME, TITLE and DIST stand for
+the new names.
+"""
 
 _NAME = re.compile(r"[a-z]([a-z0-9_]*[a-z0-9])?")
 
@@ -189,13 +79,17 @@ def fill(name: str, operator: bool = False) -> dict[str, str]:
     def filled(text: str) -> str:
         return re.sub("|".join(words), lambda word: words[word[0]], text)
 
-    made = {filled(path): filled(text) for path, text in FILES.items()}
+    def template(file: str) -> str:
+        return filled(files("duoln.cli").joinpath("templates", f"{file}.txt").read_text(encoding="utf-8"))
+
+    made = {filled(path): template(file) for path, file in FILES.items()}
+    made[f"{name}/__init__.py"] = f'"""The task {name}."""\n'
     task = _task(name, title)
     if operator:
         before = "\n[tool.pytest"
-        made["pyproject.toml"] = made["pyproject.toml"].replace(before, filled(PACKAGE_DATA) + before)
-        made["README.md"] += filled(README_OPERATOR)
-        made["tests/test_operator.py"] = filled(TEST_OPERATOR)
+        made["pyproject.toml"] = made["pyproject.toml"].replace(before, template("package_data.toml") + before)
+        made["README.md"] += template("README_operator.md")
+        made["tests/test_operator.py"] = template("test_operator.py")
         made |= _operator(name)
         last = "return nn.Sequential(*layers, nn.Linear"
         task = task.replace("\n\n\n@dataclass", f"\n\nfrom {name}.operators import {name}_rows\n\n\n@dataclass", 1)

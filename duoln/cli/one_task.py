@@ -53,28 +53,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     """The task, and the options that choose its variant and settings."""
     parser.add_argument("task")
     parser.add_argument("--variant", metavar="NAME", help="may be omitted if the task has only one")
-    parser.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                        help="a setting of the task, see `duoln show TASK`; may be repeated")
+    facts.add_settings_options(parser)
     parser.add_argument("--seed", type=int, help="0 to 2^64 - 1 (default 0)")
     parser.add_argument("--batch-size", type=int)
     facts.add_plugin_option(parser)
 
 
 def _configured(args: argparse.Namespace) -> tuple[Task, str, Config, Splits]:
-    """The task, the name of the variant, its configuration and its data.
-
-    Raises:
-        UsageError: the task, the variant, the preset or a setting is unknown, or none of several variants is named.
-        DataMissingError: there are no data.
-    """
+    """The task, the name of the variant, its configuration and its data."""
     task = registry.find_task(args.task, args.plugins)
     if args.variant is None and len(task.variants) > 1:
         raise UsageError(f"[{task.name}] expected --variant with one of {', '.join(task.variants)}, found none")
     variant = next(iter(task.variants)) if args.variant is None else args.variant
-    settings = facts.settings_of(task, args)
-    settings |= facts.given_by_options(args, settings, "seed", "batch_size")
-    cfg = make_config(task, variant, args.preset, settings)
+    cfg = make_config(task, variant, args.preset, facts.settings_of(task, args, "seed", "batch_size"))
     say_absent()
     splits = task.data(cfg)
     say_data(splits)

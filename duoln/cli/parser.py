@@ -15,9 +15,6 @@ from duoln.tasks.registry import Registry
 
 _INVALID_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
 _QUOTED = re.compile(r"'([^']+)'")
-_NUMBER = r"(?:inf|infinity|nan|(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:e[+-]?\d[\d_]*)?)"
-_BELOW_0 = re.compile(rf"-{_NUMBER}(?:,-?{_NUMBER})*$", re.IGNORECASE)
-"""Negative numbers as Python reads them, of which argparse takes those with an exponent, among others, for options."""
 _LACKS_VALUE = re.compile(r"argument (\S+?)[:/].* expected (?:one|at least one) argument$")
 _ABOUT_FLAGS = re.compile("unrecognized arguments|arguments are required")
 """Errors that a misspelt flag leads to: it is no flag, so an argument may be missing."""
@@ -39,10 +36,6 @@ class Parser(argparse.ArgumentParser):
 
     _words: Sequence[str] = ()
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._negative_number_matcher = _BELOW_0
-
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse all words: a sub-command refuses a flag that it does not know, because it knows which it has.
 
@@ -57,9 +50,9 @@ class Parser(argparse.ArgumentParser):
             values.flags = list(self._option_string_actions)
         return values, []
 
-    def print_help(self, file: Any = None) -> None:
-        """The help, as a result."""
-        console.put(self.format_help().rstrip())
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """The help or the version, as a result."""
+        console.put(message.rstrip())
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """End the parser."""
@@ -96,18 +89,6 @@ class Parser(argparse.ArgumentParser):
                     return f"; a setting of the task is given by --set {our_word(name) or name}=VALUE"
                 return f"; did you mean '--{near}'?" if near else ""
         return ""
-
-
-class ShowVersion(argparse.Action):
-    """`--version`."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, version: str = "", **options: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **options)
-        self.version = version
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        console.put(self.version)
-        parser.exit()
 
 
 def add_commands_of_plugins(commands: Any, word: str | None) -> None:

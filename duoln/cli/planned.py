@@ -24,15 +24,14 @@ from duoln.runs.folder import rewrite_config
 from duoln.runs.places import COMMAND, CONFIG, check_apart
 from duoln.runs.precision import FLOAT32, read_precision, resumed_precision
 from duoln.runs.settings import (
-    Asked,
     Command,
     Job,
     config_of,
     jobs,
     newest_below,
-    read_asked,
+    read_command,
     resumed_config,
-    write_asked,
+    write_command,
 )
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.settings import make_config
@@ -89,12 +88,7 @@ def plan(task: Task, asked: Command, usual: str | None, out: Path | None, resume
 
 
 def _new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
-    """The folder of a command that begins.
-
-    Raises:
-        CheckpointError: it holds one of these runs already, or one of duoln's names in it is no regular file.
-        UsageError: it is in another run.
-    """
+    """The folder of a command that begins."""
     if out is None:
         return RUNS / f"{task.name}-{datetime.now():%Y%m%d-%H%M%S}"
     for name in (*CURVES, *LAYERS):
@@ -132,10 +126,10 @@ def note(task: Task, made: Plan) -> None:
         if (folder / CONFIG).is_file():
             rewrite_config(folder, made.configs[job])
             continue
-        before = read_asked(folder)
-        asked = Asked(task.name, now if before is None else before.time, **wish._asdict())
+        before = read_command(folder)
+        asked = wish._replace(task=task.name, time=now if before is None else before.time)
         if asked != before:
-            write_asked(folder, asked)
+            write_command(folder, asked)
 
 
 def _resumed(task: Task, top: Path, asked: Command,
@@ -144,14 +138,11 @@ def _resumed(task: Task, top: Path, asked: Command,
 
     A run that the earlier command had not begun gets the preset and the settings that it was to have; one that the
     command was not to make gets those of the others.
-
-    Raises:
-        UsageError: a setting contradicts that of a run, or several seeds are asked for where the runs have one.
     """
     for name in (*CURVES, *LAYERS):
         check_regular(top / name)
     notes = sorted(top.glob(f"*/{COMMAND}"))
-    earlier = {path.parent.name: noted for path in notes if (noted := read_asked(path.parent)) is not None}
+    earlier = {path.parent.name: noted for path in notes if (noted := read_command(path.parent)) is not None}
     chosen, seeds = _chosen(task, top, earlier.values(), asked)
     wishes, configs = {}, {}
     for job in chosen:
@@ -170,7 +161,7 @@ def _resumed(task: Task, top: Path, asked: Command,
     return wishes, configs
 
 
-def _chosen(task: Task, top: Path, earlier: Iterable[Asked], asked: Command) -> tuple[list[Job], list[int]]:
+def _chosen(task: Task, top: Path, earlier: Iterable[Command], asked: Command) -> tuple[list[Job], list[int]]:
     """The runs to go on with, those that were asked for or all that are known; and the seeds, if there are several."""
     known = dict.fromkeys(job for each in earlier for job in jobs(each.variants, each.seeds)
                           if job.variant in task.variants)

@@ -63,9 +63,7 @@ def add_command(commands: Any) -> None:
 
 def _add_what_to_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", metavar="NAME[,NAME]", help="what to train (default: all, every variant)")
-    parser.add_argument("--preset", metavar="NAME", help="paper, small or smoke; see `duoln show TASK`")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-                        help="a setting of the task, see `duoln show TASK`; may be repeated")
+    facts.add_settings_options(parser)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -155,10 +153,6 @@ def _train(task: Task, args: argparse.Namespace, usual: str | None = None, varia
         args: the options of the command line.
         usual, variants: the preset and the variants of a run for which none is named; no variants are all of them.
         info: the rank of this process among several that train each model together.
-
-    Raises:
-        TaskError: the task's own code failed.
-        DivergedError, MemoryExhaustedError: of one run or several; the others are trained all the same.
     """
     if args.watch_every is not None and args.watch is None:
         raise UsageError("[run] --watch-every: expected --watch too")
@@ -167,10 +161,9 @@ def _train(task: Task, args: argparse.Namespace, usual: str | None = None, varia
     from duoln.distributed.joining import join_ranks
 
     loggers = _loggers(args.log_to)
-    settings = facts.settings_of(task, args)
-    given = facts.given_by_options(args, settings, "seed", "epochs", "batch_size")
-    seeds = given.pop("seed", [])
-    asked = Command(facts.variants_of(task, args.variant) or list(variants), args.preset, {**settings, **given}, seeds,
+    settings = facts.settings_of(task, args, "seed", "epochs", "batch_size")
+    seeds = [] if args.seed is None else settings.pop("seed")
+    asked = Command(facts.variants_of(task, args.variant) or list(variants), args.preset, settings, seeds,
                     args.precision)
     follows = info is not None and info.rank > 0
     plan = planned.plan(task, asked, usual, args.out, args.resume is not None, follows)
@@ -241,11 +234,7 @@ def _train(task: Task, args: argparse.Namespace, usual: str | None = None, varia
 
 
 def _loggers(name: str | None) -> Callable[[Path], list[Listener]]:
-    """A function that makes the listeners of --log-to for the folder of a run.
-
-    Raises:
-        UsageError: the package that writes the files is missing.
-    """
+    """A function that makes the listeners of --log-to for the folder of a run."""
     if name is None:
         return lambda folder: []
     try:

@@ -11,8 +11,8 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TextIO
 
 from duoln.errors import OutputError
 
@@ -61,8 +61,12 @@ def child_stdout() -> int | None:
 class _Stream(io.TextIOBase):
     """One of the two streams in its current state, for callers that need a file."""
 
+    name: Literal["stdout", "stderr"]
+
     def _target(self) -> TextIO | None:
-        raise NotImplementedError
+        target = getattr(_claim or sys, self.name)
+        now: TextIO | None = getattr(target, "rich_proxied_file", target)  # a progress display may have replaced it
+        return now
 
     def _send(self, text: str) -> None:
         """Raises OSError or ValueError if the text cannot be written."""
@@ -97,8 +101,7 @@ class _Stream(io.TextIOBase):
 class Results(_Stream):
     """stdout."""
 
-    def _target(self) -> TextIO | None:
-        return sys.stdout if _claim is None else _claim.stdout
+    name = "stdout"
 
     def write(self, text: str) -> int:
         """Write a part of the result.
@@ -119,9 +122,7 @@ class Results(_Stream):
 class Talk(_Stream):
     """stderr."""
 
-    def _target(self) -> TextIO | None:
-        target = sys.stderr if _claim is None else _claim.stderr
-        return getattr(target, "rich_proxied_file", target)  # a progress display may have replaced the file
+    name = "stderr"
 
     def write(self, text: str) -> int:
         """Write a remark; it is lost if stderr cannot be written."""
@@ -145,25 +146,16 @@ def _set_aside(stack: contextlib.ExitStack, stdout: Any) -> TextIO | None:
     os.dup2(_STDERR, _STDOUT)
     stack.callback(os.close, own)
     stack.callback(os.dup2, own, _STDOUT)
-    stack.callback(_flush, ours)
-    aside = stack.enter_context(_closed_quietly(os.fdopen(os.dup(own), "w", encoding=ours.encoding, newline="")))
+    stack.callback(_quietly, ours.flush)  # what other code left in it: its number now leads to stderr
+    aside = os.fdopen(os.dup(own), "w", encoding=ours.encoding, newline="")
+    stack.callback(_quietly, aside.close)
     return aside
 
 
-def _flush(stdout: TextIO) -> None:
-    """Write out the text that other code left in the process's stdout; its number now leads to stderr."""
+def _quietly(end: Callable[[], None]) -> None:
+    """Flush or close a file; an error of a write has already been reported at that write."""
     with contextlib.suppress(OSError, ValueError):
-        stdout.flush()
-
-
-@contextlib.contextmanager
-def _closed_quietly(file: TextIO) -> Iterator[TextIO]:
-    """A file that is closed at the end; an error of a write has already been reported at that write."""
-    try:
-        yield file
-    finally:
-        with contextlib.suppress(OSError):
-            file.close()
+        end()
 
 
 def _descriptor(file: Any) -> int | None:

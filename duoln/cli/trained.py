@@ -116,11 +116,7 @@ def options_of(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _read_options(task: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """The user's options as an instance of the task's dataclass.
-
-    Raises:
-        UsageError: a value does not fit.
-    """
+    """The user's options as an instance of the task's dataclass."""
     kinds = typing.get_type_hints(kind)
     return kind(**{key: convert(f"[{task}] --{key.replace('_', '-')}", given[key], kinds[key])
                    for key in kinds if given[key] is not None})

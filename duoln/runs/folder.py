@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,39 +50,33 @@ class RunFolder(Listener):
 
     def __init__(self, path: Path, backend: Backend) -> None:
         self.path, self._backend = path, backend
-        self._log: RunLog | None = None
-        self._lock: int | None = None
         self._log_every = 1
         self._first_update = 0
-        self.mended: list[str] = []
-        """The repairs that were made when the folder was opened, in words; and that it is not locked, if it is not."""
         check_apart(path)
         make_folder(path)
         for name in (LOCK, LOG, CONFIG, RESULT):
             check_regular(path / name)
         checkpoint.check_names(self.checkpoints)
-        try:
-            self._lock, unlocked = _locked(path / LOCK)
-            self.mended += [f"{path}: not locked, because {unlocked}; start no other run in it"] if unlocked else []
-            self._log = RunLog(path / LOG)
-            self._put_in_order()
-        except BlockingIOError as error:  # the lock file was removed while another process had it
-            self.close()
-            raise _taken(path, "its number is unknown") from error
-        except OSError as error:
-            self.close()
-            raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
-        except BaseException:
-            self.close()
-            raise
-
-    def _put_in_order(self) -> None:
-        if self._log is not None and self._log.mended:
-            self.mended.append(self._log.mended)
-        unfinished = [path for folder in (self.path, self.checkpoints, self.path.parent)
-                      for path in checkpoint.remove_parts(folder)]
-        self.mended += [f"{path}: removed; a save that was cut short left it"
-                        for path in (*unfinished, *checkpoint.remove_old(self.checkpoints))]
+        with ExitStack() as opened:
+            try:
+                descriptor, unlocked = _locked(path / LOCK)
+                opened.callback(os.close, descriptor)
+                self._log = RunLog(path / LOG)
+                opened.callback(self._log.close)
+                unfinished = [part for folder in (path, self.checkpoints, path.parent)
+                              for part in checkpoint.remove_parts(folder)]
+                unfinished += checkpoint.remove_old(self.checkpoints)
+            except BlockingIOError as error:  # the lock file was removed while another process had it
+                raise _taken(path, "its number is unknown") from error
+            except OSError as error:
+                raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
+            self.close = opened.pop_all().close
+            """Closes the log, and unlocks the folder."""
+        self.mended = [
+            *([f"{path}: not locked, because {unlocked}; start no other run in it"] if unlocked else []),
+            *filter(None, [self._log.mended]),
+            *(f"{part}: removed; a save that was cut short left it" for part in unfinished)]
+        """The repairs that were made when the folder was opened, in words; and that it is not locked, if it is not."""
 
     @property
     def checkpoints(self) -> Path:
@@ -146,21 +140,10 @@ class RunFolder(Listener):
         Raises:
             CheckpointError: the disk is full, or fails.
         """
-        if self._log is not None:
-            self._log.sync()
-
-    def close(self) -> None:
-        """Close the log, and unlock the folder."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._log.sync()
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        if self._log is not None:
-            self._log.append(entry)
+        self._log.append(entry)
 
 
 def rewrite_config(folder: Path, config: Config) -> None:

@@ -32,14 +32,18 @@ class Job(NamedTuple):
 
 
 class Command(NamedTuple):
-    """The request of one `duoln run`; the folders of its runs are in one folder."""
+    """The request of one `duoln run`; the folders of its runs are in one folder, and a file in each holds this."""
 
     variants: list[str]
+    """All variants of the command: it may have been killed before it noted the others."""
     preset: str | None
     settings: dict[str, Any]
     seeds: list[int]
     """Each variant is trained with each of these; one alone is a setting as the others are, and none is the task's."""
     precision: str | None = None
+    task: str = ""
+    time: str = ""
+    """When the command began, in UTC."""
 
     def settings_of(self, job: Job) -> dict[str, Any]:
         """The settings of one of its runs."""
@@ -50,28 +54,6 @@ class Command(NamedTuple):
 def jobs(variants: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """The runs of a command, in their order: all variants of a seed, then those of the next one."""
     return [Job(name, seed) for seed in (seeds if len(seeds) > 1 else [None]) for name in variants]
-
-
-class Asked(NamedTuple):
-    """The request of one run when its command began; a file in the folder of the run."""
-
-    task: str
-    time: str
-    """When the command began, in UTC."""
-    variants: list[str]
-    """All variants of the command: it may have been killed before it noted the others."""
-    preset: str | None
-    settings: dict[str, Any]
-    seeds: list[int]
-    precision: str | None = None
-
-
-class Resumed(NamedTuple):
-    """The settings with which a run goes on."""
-
-    config: Config
-    changed: dict[str, tuple[Any, Any]]
-    """The settings of `MAY_CHANGE` that differ: before and now."""
 
 
 def read_config(task: Task, folder: Path) -> tuple[str, Config]:
@@ -118,11 +100,12 @@ def config_of(task: Task, settings: Any, source: object) -> Config:
     return config
 
 
-def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, settings: Mapping[str, Any]) -> Resumed:
+def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, settings: Mapping[str, Any],
+                   ) -> tuple[Config, dict[str, tuple[Any, Any]]]:
     """The settings of a run that goes on: those of its folder. A run that has no folder yet begins as asked.
 
-    A preset asks for all settings, `settings` for those that it names. What is asked for must be what the folder has;
-    only settings of `MAY_CHANGE` may change.
+    The second result has the settings of `MAY_CHANGE` that differ: before and now. A preset asks for all settings,
+    `settings` for those that it names. What is asked for must be what the folder has; only those may change.
 
     Raises:
         UsageError: a setting contradicts the folder; the message has both values. The rest as `make_config`.
@@ -131,7 +114,7 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
     asked = make_config(task, variant, preset, settings)
     check_regular(folder / CONFIG)
     if not (folder / CONFIG).is_file():
-        return Resumed(asked, {})
+        return asked, {}
     of_folder, before = read_config(task, folder)
     if of_folder != variant:
         raise UsageError(f"{folder}: expected a run of the variant {variant!r}, found one of {of_folder!r}")
@@ -147,21 +130,17 @@ def resumed_config(task: Task, variant: str, folder: Path, preset: str | None, s
                          f"--out; only {', '.join(MAY_CHANGE)} may change")
     config = dataclasses.replace(before, **{key: now for key, (_, now) in differ.items()})
     check_config(task, variant, config)
-    return Resumed(config, differ)
+    return config, differ
 
 
-def write_asked(folder: Path, asked: Asked) -> None:
-    """Write what a variant is asked to be into its folder, so that it can be trained later than others.
-
-    Raises:
-        CheckpointError: the folder cannot be written.
-    """
+def write_command(folder: Path, command: Command) -> None:
+    """Write the command that is to make the run of this folder. Raises CheckpointError if it cannot be written."""
     make_folder(folder)
-    write_json(folder / COMMAND, asked._asdict())
+    write_json(folder / COMMAND, command._asdict())
 
 
-def read_asked(folder: Path) -> Asked | None:
-    """The request of the variant of this folder; None if no command has noted it.
+def read_command(folder: Path) -> Command | None:
+    """The command that is to make the run of this folder; None if no command has noted it.
 
     Raises:
         DataFormatError: the file is damaged. CheckpointError: it is no regular file.
@@ -172,14 +151,13 @@ def read_asked(folder: Path) -> Asked | None:
         return None
     content = read_json(path)
     kinds: dict[str, tuple[str, tuple[type, ...]]] = {
-        "task": ("a text", (str,)), "time": ("a text", (str,)),
-        "variants": ("a list of names", (list,)),
-        "preset": ("a text or null", (str, type(None))), "settings": ("an object", (dict,)),
-        "seeds": ("a list of numbers", (list,)), "precision": ("a text or null", (str, type(None)))}
+        "variants": ("a list of names", (list,)), "preset": ("a text or null", (str, type(None))),
+        "settings": ("an object", (dict,)), "seeds": ("a list of numbers", (list,)),
+        "precision": ("a text or null", (str, type(None))), "task": ("a text", (str,)), "time": ("a text", (str,))}
     for key, (words, kind) in kinds.items():
         if type(content.get(key)) not in kind or key not in content:
             raise DataFormatError(path, 0, f"{words} as {key}", f"{content.get(key)!r:.60}")
-    return Asked(**{key: content[key] for key in kinds})
+    return Command(*(content[key] for key in kinds))
 
 
 def newest_below(folder: Path, task: str) -> Path | None:
@@ -188,6 +166,6 @@ def newest_below(folder: Path, task: str) -> Path | None:
     Raises:
         DataFormatError: a file is damaged. CheckpointError: one is no regular file.
     """
-    begun = [(asked.time, by_numbers(run.parent), run.parent) for run in folders_below(folder)
-             if run != folder and (asked := read_asked(run)) is not None and asked.task == task]
+    begun = [(command.time, by_numbers(run.parent), run.parent) for run in folders_below(folder)
+             if run != folder and (command := read_command(run)) is not None and command.task == task]
     return max(begun)[-1] if begun else None

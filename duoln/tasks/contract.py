@@ -58,6 +58,19 @@ def kind_of(value: Any) -> str:
     return type(value).__name__
 
 
+def _is(good: Callable[[Any], Any], expected: str) -> Callable[[Any], Any]:
+    """A check that gives the value back if it is good."""
+    def check(value: Any) -> Any:
+        _expect(good(value), expected, value)
+        return value
+
+    return check
+
+
+def _instance(kind: type, *more: type) -> Callable[[Any], Any]:
+    return _is(lambda value: isinstance(value, (kind, *more)), f"an object of class {kind.__name__}")
+
+
 # Attributes ------------------------------------------------------------------------------------------------
 
 def check_attributes(task: Task) -> None:
@@ -83,12 +96,8 @@ def _who(task: Task) -> str:
     return f"task '{name}'" if type(name) is str and NAME.fullmatch(name) else f"a task of class {type(task).__name__}"
 
 
-def _name(value: Any) -> None:
-    _expect(type(value) is str and NAME.fullmatch(value), f"a name of {_NAME_WORDS}", value)
-
-
-def _text(value: Any) -> None:
-    _expect(type(value) is str, "a text", value)
+_name = _is(lambda value: type(value) is str and NAME.fullmatch(value), f"a name of {_NAME_WORDS}")
+_text = _is(lambda value: type(value) is str, "a text")
 
 
 def _by_name(value: Any) -> None:
@@ -110,11 +119,6 @@ def _variants(value: Any) -> None:
         raise ContractError(f"expected another name than '{ALL}', which stands for every variant")
     if not value:
         raise ContractError("expected one or more, found none; {'plain': {}} is one without changes")
-
-
-def _claims(value: Any) -> None:
-    _expect(isinstance(value, Mapping) and all(type(text) is str for pair in value.items() for text in pair),
-            "texts by variant", value)
 
 
 def _config(value: Any) -> None:
@@ -169,34 +173,26 @@ def _columns(value: Any) -> None:
         format(0.5, column.form)
 
 
-def _selection(value: Any) -> None:
-    _expect(value is None or (isinstance(value, Sequence) and len(value) == 2 and type(value[0]) is str
-                              and value[1] in ("lowest", "highest")),
-            "None, or a metric and 'lowest' or 'highest'", value)
-
-
-def _x_axis(value: Any) -> None:
-    _expect(value in ("epoch", "update"), "'epoch' or 'update'", value)
-
-
-def _corpora(value: Any) -> None:
-    good = isinstance(value, Mapping) and all(
+def _is_corpora(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
         type(name) is str and isinstance(corpus, list | tuple) and all(
             isinstance(files, list | tuple) and files and all(type(file) is str for file in files) for files in corpus)
         for name, corpus in value.items())
-    _expect(good, "sets of files by name, such as {'a': [('a/x.npy', 'a/y.npy')]}", value)
 
 
-def _batch_axes(value: Any) -> None:
-    _expect(isinstance(value, Mapping) and all(
-        type(key) is str and (axis is None or type(axis) is int) for key, axis in value.items()), "axes by name", value)
-
-
-_ATTRIBUTES: dict[str, Callable[[Any], None]] = {
+_ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "name": _name, "title": _text, "paper": _text, "config": _config, "presets": _by_name, "variants": _variants,
-    "references": _claims, "columns": _columns, "selection": _selection, "x_axis": _x_axis, "corpora": _corpora,
-    "batch_axes": _batch_axes, "sampling": _options("sampling"), "sample_name": _text,
-    "evaluating": _options("evaluating"), "peers": _by_name}
+    "references": _is(lambda value: isinstance(value, Mapping) and all(
+        type(text) is str for pair in value.items() for text in pair), "texts by variant"),
+    "columns": _columns,
+    "selection": _is(lambda value: value is None or (
+        isinstance(value, Sequence) and len(value) == 2 and type(value[0]) is str
+        and value[1] in ("lowest", "highest")), "None, or a metric and 'lowest' or 'highest'"),
+    "x_axis": _is(lambda value: value in ("epoch", "update"), "'epoch' or 'update'"),
+    "corpora": _is(_is_corpora, "sets of files by name, such as {'a': [('a/x.npy', 'a/y.npy')]}"),
+    "batch_axes": _is(lambda value: isinstance(value, Mapping) and all(
+        type(key) is str and (axis is None or type(axis) is int) for key, axis in value.items()), "axes by name"),
+    "sampling": _options("sampling"), "sample_name": _text, "evaluating": _options("evaluating"), "peers": _by_name}
 
 
 # Results ---------------------------------------------------------------------------------------------------
@@ -300,24 +296,11 @@ def _list_of(kind: type) -> Callable[[Any], list[Any]]:
     return check
 
 
-def _instance(kind: type, *more: type) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        _expect(isinstance(value, (kind, *more)), f"an object of class {kind.__name__}", value)
-        return value
-
-    return check
-
-
-def _function(value: Any) -> Any:
-    _expect(callable(value), "a function", value)
-    return value
-
-
 RESULTS: dict[str, Callable[[Any], Any]] = {
     "data": _splits, "model": _instance(Module), "loss": _loss, "layer_inputs": _layer_inputs,
     "predict": _instance(Tensor), "metrics": _metrics, "optimizer": _instance(Optimizer, Groups),
     "reference_curves": _list_of(ReferenceCurve), "reference_tables": _tables, "sample": _list_of(Path),
-    "evaluate": _findings, "pictures": _list_of(Path), "prepare": _list_of(Path), "peer": _function}
+    "evaluate": _findings, "pictures": _list_of(Path), "prepare": _list_of(Path), "peer": _is(callable, "a function")}
 """For each method what checks its result and copies the tables in it that a caller could change. Each raises a
 `ContractError` for a result that is not as the contract of `Task` says.
 """

@@ -85,7 +85,7 @@ class Registry:
         wanted = None if names is None else set(names)
         if asked is not None:
             wanted = set(asked) if wanted is None else wanted & set(asked)
-        for row in unreadable():
+        for row in _outside()[1] if _autoloads() else ():
             self._refuse(row.name, row.distribution, row.reason)
         for entry, distribution in plugins() if asked is None else _asked(asked):
             if wanted is not None and entry.name not in wanted:
@@ -217,23 +217,20 @@ def _check_command(command: Any) -> None:
     trial.format_help()
 
 
-def plugins(autoload: bool | None = None) -> list[tuple[EntryPoint, str]]:
+def plugins(autoload: bool = False) -> list[tuple[EntryPoint, str]]:
     """Every entry point of the group with its distribution, duoln's own first.
 
     Args:
-        autoload: whether outside ones are among them; by default unless DUOLN_DISABLE_PLUGIN_AUTOLOAD=1.
+        autoload: outside ones are among them even where DUOLN_DISABLE_PLUGIN_AUTOLOAD=1.
     """
-    own = _own_entry_points()
-    pairs = [(entry, "duoln") for entry in own]
-    if not (os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" if autoload is None else autoload):
-        return pairs
-    pairs += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
+    pairs = [(entry, "duoln") for entry in _own_entry_points()]
+    if autoload or _autoloads():
+        pairs += [(entry, name) for name, entries in _outside()[0].items() for entry in entries]
     return pairs
 
 
-def unreadable() -> list[Broken]:
-    """The distributions whose metadata are damaged, so that their plug-ins are not known."""
-    return _outside()[1] if os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1" else []
+def _autoloads() -> bool:
+    return os.environ.get("DUOLN_DISABLE_PLUGIN_AUTOLOAD") != "1"
 
 
 def _outside() -> tuple[dict[str, list[EntryPoint]], list[Broken]]:
@@ -312,17 +309,4 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
         raise PluginError(f"plug-in '{name}' of {brought}: expected tasks, found none; its hook duoln_tasks, a "
                           "function below @hookimpl, returns them")
     raise UsageError(f"[task] expected one of {', '.join(sorted(everything.tasks)) or 'none'}; found {name!r}"
-                     f"{_how_to_install(name) or did_you_mean(name, everything.tasks) or _OF_OTHERS}")
-
-
-def _how_to_install(name: str) -> str:
-    """The end of an error: how a task is installed whose package is in the working folder; empty where none is."""
-    for folder in (Path(name), Path()) if NAME.fullmatch(name) else ():
-        try:
-            text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-            entries = tomllib.loads(text)["project"]["entry-points"][GROUP]
-        except (OSError, ValueError, LookupError, TypeError):
-            continue  # no package of a task
-        if isinstance(entries, dict) and name in entries:
-            return f", whose package is not installed yet: pip install -e ./{folder}".removesuffix("/.")
-    return ""
+                     f"{did_you_mean(name, everything.tasks) or _OF_OTHERS}")

@@ -21,7 +21,7 @@ import math
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any, Literal, NamedTuple
 
@@ -266,19 +266,15 @@ def _converted(what: str, value: Any, kind: Any, read: Callable[[Any, Any], Any]
 
 
 def _from_value(value: Any, kind: Any) -> Any:
+    """Raises _MisfitError for a value of Python that is not of the type."""
     if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     args = typing.get_args(kind)
     if typing.get_origin(kind) in _UNIONS:  # the type that the value has already stands first
         return _first(value, sorted(args, key=lambda k: type(value) is not k), _from_value)
     if typing.get_origin(kind) is Literal:
-        for option in args:
-            if value == option and isinstance(value, bool) == isinstance(option, bool):
-                return option
-        raise _MisfitError
-    if typing.get_origin(kind) in (tuple, list):
-        if not isinstance(value, tuple | list):
-            raise _MisfitError
+        return _same(args, lambda option: value == option and isinstance(value, bool) == isinstance(option, bool))
+    if typing.get_origin(kind) in (tuple, list) and isinstance(value, tuple | list):
         return _parts(value, kind, _from_value)
     if kind in (int, float) and not isinstance(value, bool) and isinstance(value, Number):
         return _number(value, kind)
@@ -288,33 +284,34 @@ def _from_value(value: Any, kind: Any) -> Any:
 
 
 def _from_text(text: str, kind: Any) -> Any:
+    """Raises _MisfitError for a text that does not stand for a value of the type."""
     args = typing.get_args(kind)
     if typing.get_origin(kind) in _UNIONS:  # every text is a str, so that others are tried before
         return _first(text, sorted(args, key=lambda k: (k is str, k is not type(None))), _from_text)
     if typing.get_origin(kind) is Literal:
-        for option in args:
-            if text in (value_in_words(option), str(option)):
-                return option
-        raise _MisfitError
-    if typing.get_origin(kind) in (tuple, list):
-        if not text.startswith("["):
-            return _parts(text.split(",") if text else (), kind, _from_text)
-        try:
-            return _from_value(json_text.parse_json(text.encode()), kind)
-        except ValueError:
-            raise _MisfitError from None
+        return _same(args, lambda option: text in (value_in_words(option), str(option)))
     if kind in (int, float):
         return _number(text, kind)
-    if kind is str:
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # bytes of a command line that are no UTF-8
-            raise _MisfitError from None
-        return str(text)
+    try:
+        if typing.get_origin(kind) in (tuple, list):
+            if text.startswith("["):
+                return _from_value(json_text.parse_json(text.encode()), kind)
+            return _parts(text.split(",") if text else (), kind, _from_text)
+        if kind is str:
+            text.encode()  # bytes of a command line that are no UTF-8
+            return str(text)
+    except ValueError:
+        raise _MisfitError from None
     words = {"none": None} if kind is type(None) else {"true": True, "false": False} if kind is bool else {}
-    if text not in words:
-        raise _MisfitError
-    return words[text]
+    return words[_same(words, text.__eq__)]
+
+
+def _same(options: Iterable[Any], is_meant: Callable[[Any], bool]) -> Any:
+    """The first of some options that is meant."""
+    for option in options:
+        if is_meant(option):
+            return option
+    raise _MisfitError
 
 
 def _first(value: Any, kinds: Any, read: Callable[[Any, Any], Any]) -> Any:

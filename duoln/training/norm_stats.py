@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,8 +64,10 @@ def measure(trainer: Trainer) -> dict[str, LayerStats]:
         arrays = own_arrays(layer, gradients, path)
         if arrays or not layer.children():
             of_outputs = moments.get(path)
+            with np.errstate(invalid="ignore", over="ignore"):
+                norm = math.sqrt(sum(float((t.numpy().astype(np.float64) ** 2).sum()) for t in arrays))
             stats[path] = LayerStats(of_outputs and of_outputs.mean, of_outputs and of_outputs.variance,
-                                     _norm(arrays) if arrays else None)
+                                     norm if arrays else None)
     return stats
 
 
@@ -91,9 +92,3 @@ class _Moments(NamedTuple):
             squares, apart = ((more - mean) ** 2).sum(), mean - self.mean
             return _Moments(size, float(self.mean + apart * more.size / size),
                             float(self.squares + squares + apart * apart * self.size * more.size / size))
-
-
-def _norm(gradients: Sequence[Any]) -> float:
-    """The common norm of some gradients, in float64."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return math.sqrt(sum(float((t.numpy().astype(np.float64) ** 2).sum()) for t in gradients))

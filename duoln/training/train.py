@@ -115,10 +115,12 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         raise UsageError("[train] watch_every: expected `watch` too, found none")
     watching = None if watch is None else Watch(watch, watch_every)
     load_plugins(own=False)  # as every command does: a run has the same rules in Python
-    chosen = find_task(task) if isinstance(task, str) else _checked(task)
+    if not isinstance(task, str | Task):
+        raise UsageError(f"[train] task: expected a task or its name, found {type(task).__name__}")
+    chosen = find_task(task) if isinstance(task, str) else named(task, task.owner or type(task).__module__)
     name: Any = next(iter(chosen.variants)) if variant is None and len(chosen.variants) == 1 else variant
     if resume and out is not None:
-        cfg = resumed_config(chosen, name, out, preset, settings).config
+        cfg, _ = resumed_config(chosen, name, out, preset, settings)
         precision = resumed_precision(out, precision)
     else:
         cfg = make_config(chosen, name, preset, settings)
@@ -133,8 +135,10 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
         except Interrupted as stop:
             hint = "go on with resume=True and this `out`" if out else "nothing is kept without a run folder `out`"
             raise Interrupted(f"stopped after update {trainer.update}; {hint}", stop.number) from None
+    losses = {"update": np.array([update for update, _ in curve.losses], np.int64),
+              "loss": np.array([loss for _, loss in curve.losses], np.float64)}
     return TrainedRun(chosen.name, name, cfg, splits.dataset, where.name, figures, _evaluations(curve),
-                      _losses(curve), trainer.model, trainer.state["params"], None if out is None else path,
+                      losses, trainer.model, trainer.state["params"], None if out is None else path,
                       {update: dict(layers) for update, layers in sorted(curve.layers.items())})
 
 
@@ -147,12 +151,6 @@ class _Warning(Listener):
                           f"{'; '.join(event.refused)}", CheckpointWarning, stacklevel=2)
 
 
-def _checked(task: Any) -> Task:
-    if not isinstance(task, Task):
-        raise UsageError(f"[train] task: expected a task or its name, found {type(task).__name__}")
-    return named(task, task.owner or type(task).__module__)
-
-
 def _evaluations(curve: Curve) -> dict[str, np.ndarray]:
     """The evaluations of a run as columns; a metric that an evaluation lacks is NaN."""
     metrics = dict.fromkeys(key for point in curve.points for key in point if key not in NO_METRICS)
@@ -160,8 +158,3 @@ def _evaluations(curve: Curve) -> dict[str, np.ndarray]:
             "epoch": np.array([point["epoch"] for point in curve.points], np.float64),
             "seconds": np.array([point["wall_s"] for point in curve.points], np.float64),
             **{key: np.array([point.get(key, np.nan) for point in curve.points], np.float64) for key in metrics}}
-
-
-def _losses(curve: Curve) -> dict[str, np.ndarray]:
-    return {"update": np.array([update for update, _ in curve.losses], np.int64),
-            "loss": np.array([loss for _, loss in curve.losses], np.float64)}

@@ -259,7 +259,8 @@ class Trainer:
         """The metrics of every split, with keys like "test_error"."""
         count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES, self.splits.steps_per_epoch)
         params = stored_params(with_population(self.model, self.state["params"], map(self.splits.train, range(count)),
-                                               self._population_forward()), self.precision)
+                                               lambda params, batch: self.task.population(self.model, stored_params(
+                                                   params, self.precision), self._stored(batch))), self.precision)
 
         def predict(batch: Batch) -> np.ndarray:
             values = self.task.predict(self.model, params, self._stored(batch)).numpy()
@@ -311,10 +312,6 @@ class Trainer:
     def finished(self) -> bool:
         """True after the last update, or if too many evaluations have passed since the best one (`patience`)."""
         return self.update >= self.last_update or 0 < self.cfg.patience <= self.worse
-
-    def _population_forward(self) -> Callable[[Any, Batch], Any]:
-        return lambda params, batch: self.task.population(self.model, stored_params(params, self.precision),
-                                                          self._stored(batch))
 
     def _stored(self, batch: Batch) -> dict[str, Tensor]:
         return stored_batch(to_tensors(batch, self.backend), self.precision)

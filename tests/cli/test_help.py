@@ -88,14 +88,6 @@ def test_lines_that_are_found_end_at_the_terminal():
     assert max(map(len, lines)) <= 80 and any(line.endswith(" ...") for line in lines)
 
 
-def test_topics_are_choices_that_a_shell_can_complete():
-    from duoln.cli import build_parser
-
-    [commands] = [a for a in build_parser()._actions if a.dest == "command"]
-    [topic] = [a for a in commands.choices["help"]._actions if a.dest == "topic"]
-    assert tuple(topic.choices) == help.topics()
-
-
 @pytest.mark.parametrize("name", ["nn.LSTM", "ops.layer_norm", "tasks.train"])
 def test_pydoc_shows_what_the_search_names(name, told):
     code, out, _ = told(name)

@@ -163,6 +163,6 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path):
 
 
 def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(new_task, "FILES", {"pyproject.toml": "", "pyproject.toml/b": "a file below a file"})
+    monkeypatch.setattr(new_task, "FILES", {"pyproject.toml": "README.md", "pyproject.toml/b": "README.md"})
     check_error(DuolnError, lambda: write_task("mine", tmp_path), "mine: cannot be written")
     assert list(tmp_path.iterdir()) == []

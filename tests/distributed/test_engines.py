@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import stand_in_cupy
 from conftest import PATIENCE
-from groups import Together
-from meetings import close, in_threads, meet_all, rank_infos
+from meetings import Together, close, in_threads, meet_all, rank_infos
 
 import duoln.backends.numpy
 from duoln.distributed import joining

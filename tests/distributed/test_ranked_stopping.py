@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from groups import together
+from meetings import together
 from small_runs import VALUES, Line, Told, fit_into
 
 from duoln.distributed.ranks import Ranks

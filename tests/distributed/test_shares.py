@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from groups import together
+from meetings import together
 
 import duoln
 from duoln import nn, ops, optim

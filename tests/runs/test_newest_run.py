@@ -5,12 +5,12 @@ import json
 import pytest
 
 from duoln.errors import DataFormatError
-from duoln.runs.settings import Asked, newest_below, read_asked, write_asked
+from duoln.runs.settings import Command, newest_below, read_command, write_command
 from duoln.testing import check_error
 
 
 def _begin(folder, name, time="2026-01-02T03:04:05", task="mnist", variant="ln"):
-    write_asked(folder / name / variant, Asked(task, time, ["ln"], "smoke", {"epochs": 2}, []))
+    write_command(folder / name / variant, Command(["ln"], "smoke", {"epochs": 2}, [], None, task, time))
 
 
 def test_of_none_none_is_the_newest(tmp_path):
@@ -37,8 +37,8 @@ def test_of_twelve_commands_of_one_moment_the_last_name_decides(tmp_path):
 
 def test_what_was_asked_for_comes_back(tmp_path):
     _begin(tmp_path, "a")
-    assert read_asked(tmp_path / "a" / "ln") == Asked("mnist", "2026-01-02T03:04:05", ["ln"], "smoke", {"epochs": 2}, [])
-    assert read_asked(tmp_path) is None
+    assert read_command(tmp_path / "a" / "ln") == Command(["ln"], "smoke", {"epochs": 2}, [], None, "mnist", "2026-01-02T03:04:05")
+    assert read_command(tmp_path) is None
 
 
 @pytest.mark.parametrize(("key", "value"), [("preset", 3), ("settings", []), ("task", None)])

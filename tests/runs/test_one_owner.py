@@ -11,7 +11,7 @@ from small_runs import At, fit_into, line_trainer
 from duoln.errors import CheckpointError
 from duoln.runs.folder import RunFolder
 from duoln.runs.log import read_log
-from duoln.runs.settings import Asked, read_asked, write_asked
+from duoln.runs.settings import Command, read_command, write_command
 from duoln.testing import check_error
 
 
@@ -42,7 +42,7 @@ def test_a_folder_that_goes_during_a_run_is_not_made_anew(change, numpy_backend,
 def _write_often(folder, barrier):
     barrier.wait()
     for _ in range(30):
-        write_asked(folder, Asked("mnist", "now", ["ln"], None, {"text": "x" * 5000}, []))
+        write_command(folder, Command(["ln"], None, {"text": "x" * 5000}, [], None, "mnist", "now"))
 
 
 def test_several_processes_write_one_file(tmp_path):
@@ -55,7 +55,7 @@ def test_several_processes_write_one_file(tmp_path):
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
-    assert read_asked(tmp_path / "ln").settings == {"text": "x" * 5000}
+    assert read_command(tmp_path / "ln").settings == {"text": "x" * 5000}
     assert [path.name for path in (tmp_path / "ln").iterdir()] == ["command.json"]
 
 

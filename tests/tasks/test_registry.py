@@ -66,20 +66,7 @@ def _only_broken():
 
 # What is not there ------------------------------------------------------------------------------------
 
-def test_a_task_that_is_written_and_not_installed(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["new-task", "speech"]) == 0
-    check_error(UsageError, lambda: find_task("speech"), "found 'speech', whose package is not installed yet: pip install -e ./speech")
-    monkeypatch.chdir(tmp_path / "speech")
-    check_error(UsageError, lambda: find_task("speech"), "found 'speech', whose package is not installed yet: pip install -e .")
-    assert main(["run", "speech"]) == 2 and "pip install -e ." in capsys.readouterr().err
-
-
-@pytest.mark.few
-@pytest.mark.parametrize("text", ["", "[project", "[project]\nname = 'a'", "[project]\nentry-points = 3", "[project.entry-points]\nduoln = 'speech'", "\x00"])
-def test_a_task_of_nowhere(text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pyproject.toml").write_text(text)
+def test_a_task_of_nowhere():
     for name in ("speech", "..", "a/b", ""):
         check_error(UsageError, lambda name=name: find_task(name), f"found {name!r}; a task of another package is there once that package is installed")
     check_error(UsageError, lambda: find_task("mnits"), "found 'mnits'; did you mean 'mnist'?")
