@@ -122,7 +122,7 @@ def folder_refusal(path: Path) -> str | None:
         return f"{path} cannot be made: {getattr(error, 'strerror', None) or error}"
     if not os.access(path, os.R_OK | os.X_OK):
         return f"{path} cannot be read"
-    return _ownership_problem(path, facts)
+    return _ownership_refusal(path, facts)
 
 
 def can_write(path: Path) -> bool:
@@ -282,12 +282,12 @@ def _read(library: Path) -> Record:
 
 def _check_owned(path: Path) -> None:
     facts = path.lstat()
-    problem = _ownership_problem(path, facts) if stat.S_ISREG(facts.st_mode) else f"{path} is no regular file"
+    problem = _ownership_refusal(path, facts) if stat.S_ISREG(facts.st_mode) else f"{path} is no regular file"
     if problem:
         raise OSError(problem)
 
 
-def _ownership_problem(path: Path, facts: os.stat_result) -> str | None:
+def _ownership_refusal(path: Path, facts: os.stat_result) -> str | None:
     """Why a file or folder is not this user's, or root's, alone."""
     if hasattr(os, "getuid") and facts.st_uid not in (os.getuid(), toolchain.ROOT):
         return f"{path} belongs to another user"
