@@ -258,9 +258,12 @@ class Trainer:
     def evaluate(self) -> dict[str, float]:
         """The metrics of every split, with keys like "test_error"."""
         count = min(max(_POPULATION_ROWS // self.cfg.batch_size, 1), _POPULATION_BATCHES, self.splits.steps_per_epoch)
-        params = stored_params(with_population(self.model, self.state["params"], map(self.splits.train, range(count)),
-                                               lambda params, batch: self.task.population(self.model, stored_params(
-                                                   params, self.precision), self._stored(batch))), self.precision)
+
+        def forward(params: Any, batch: Batch) -> Any:
+            return self.task.population(self.model, stored_params(params, self.precision), self._stored(batch))
+
+        batches = map(self.splits.train, range(count))
+        params = stored_params(with_population(self.model, self.state["params"], batches, forward), self.precision)
 
         def predict(batch: Batch) -> np.ndarray:
             values = self.task.predict(self.model, params, self._stored(batch)).numpy()

@@ -141,6 +141,8 @@ def test_a_folder_that_may_not_be_written(tmp_path, numpy_backend):
 @pytest.mark.long
 def test_two_processes_in_one_folder(tmp_path, numpy_backend):
     run = _start(tmp_path / "run")
+    while run.poll() is None and not (tmp_path / "run" / "config.json").exists():
+        time.sleep(1e-3)
     run.send_signal(signal.SIGSTOP)
     try:
         check_error(CheckpointError, lambda: RunFolder(tmp_path / "run", numpy_backend), "another process", str(run.pid))
