@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from duoln import runtime
 from duoln.cli import console
-from duoln.cli.guard import guarded
+from duoln.cli.guard import run_to_exit_code
 from duoln.cli.parser import Parser
 from duoln.errors import UsageError
 from duoln.examples import records
@@ -183,4 +183,4 @@ def main(argv: Sequence[str] | None = None, settings: Settings | None = None) ->
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(lambda: main() and 0))
+    sys.exit(run_to_exit_code(lambda: main() and 0))

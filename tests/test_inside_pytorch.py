@@ -16,7 +16,7 @@ def test_the_loop_computes_what_the_layer_does():
     for side in ("loop", "duoln"):
         torch.manual_seed(0)
         models.append(inside_pytorch.LanguageModel(side, 11, 5))
-        logits, states = models[-1](torch.arange(22).reshape(11, 2) % 11, models[-1].first(2))
+        logits, states = models[-1](torch.arange(22).reshape(11, 2) % 11, models[-1].initial_states(2))
         (logits.square().sum() + sum(state.square().sum() for state in states)).backward()
     for a, b in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(a.grad, b.grad)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import duoln
 from duoln.cli import bench, facts, help, keep, listing, new_task, one_task, report, run, trained
-from duoln.cli.guard import guarded, leave
+from duoln.cli.guard import exit_process, run_to_exit_code
 from duoln.cli.parser import Parser, add_commands_of_plugins
 from duoln.cli.run import run_task
 from duoln.system import variables
@@ -81,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int | None = args.run(args)
         return code or 0
 
-    return guarded(run, words)
+    return run_to_exit_code(run, words)
 
 
 def command() -> NoReturn:
     """Run the command line of this process, and end the process with its exit code."""
-    leave(main())
+    exit_process(main())

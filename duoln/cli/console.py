@@ -26,7 +26,7 @@ from duoln.system.visible import visible
 from duoln.tasks.events import Evaluation, Listener, RunStart, Update
 from duoln.tasks.task import Task, claims_of
 from duoln.tasks.values import Column, Dataset, split_columns
-from duoln.training.memory import size
+from duoln.training.memory import format_bytes
 
 _PLAIN_SECONDS = 5.0
 _BAR_SECONDS = 0.1
@@ -57,7 +57,7 @@ def _environment() -> dict[str, str]:
             if not key.endswith(("COLUMNS", "LINES")) or re.fullmatch("[2-9][0-9]|[1-9][0-9]{2,3}", value)}
 
 
-talk = _Plain(streams.Talk())
+talk = _Plain(streams.RemarkStream())
 """stderr: progress, remarks and errors."""
 
 
@@ -167,7 +167,7 @@ class ProgressDisplay(Listener):
         self._said = time.monotonic()
 
     def on_memory(self, step_bytes: int) -> None:
-        say(f"{self.name}: {self._weights:,} weights; an update takes about {size(step_bytes)} of memory")
+        say(f"{self.name}: {self._weights:,} weights; an update takes about {format_bytes(step_bytes)} of memory")
 
     def on_update(self, event: Update) -> None:
         now = time.monotonic()

@@ -32,7 +32,7 @@ _SIGNALS = 128
 """Exit codes above this one come from signals that asked the command to stop; they are not failures."""
 
 
-def guarded(run: Callable[[], int], words: Sequence[str] = ()) -> int:
+def run_to_exit_code(run: Callable[[], int], words: Sequence[str] = ()) -> int:
     """The exit code of a command.
 
     Args:
@@ -95,7 +95,7 @@ def as_document(error: BaseException, message: str, code: int) -> dict[str, Any]
     return {"class": name, "message": message, "exit_code": code}
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End the process with an exit code."""
     end_quietly_on_interrupt()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python's end would give Ctrl-C its first effect

@@ -64,7 +64,7 @@ def _home(task: Task) -> Path:
     """The folder of a task's kept runs, but of no installed one, which the next installation would remove."""
     from duoln.runs import kept
 
-    home = kept.home(task)
+    home = kept.kept_folder(task)
     if _INSTALLED.intersection(home.parts) or not (home.parent.is_dir() and os.access(home.parent, os.W_OK)):
         raise UsageError(f"[keep] expected a checkout, to keep results beside the code of {task.name}, found "
                          f"{home.parent}, which is installed or cannot be written; name a folder with --to DIR")

@@ -188,7 +188,7 @@ def _results_of_small(task: Task) -> Iterator[dict[str, Any]]:
         wanted = {name: through_json(make_config(task, name, PRESET, {"seed": 0})) for name in task.variants}
     except UsageError:  # `duoln run` tells what is wrong with the preset
         return
-    for path in sorted(kept.home(task).glob(f"*/*/{CONFIG}")):
+    for path in sorted(kept.kept_folder(task).glob(f"*/*/{CONFIG}")):
         run = read_json(path)
         settings = wanted.get(run["variant"], {})  # a kept run may have settings that are constants today
         if settings and all({**run["config"], "seed": 0}.get(key) == value for key, value in settings.items()):

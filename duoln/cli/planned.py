@@ -102,7 +102,7 @@ def _new_folder(task: Task, runs: Iterable[Job], out: Path | None) -> Path:
     return out
 
 
-def of_its_own(folder: Path) -> Path:
+def unused_folder(folder: Path) -> Path:
     """The folder, or one with a number after its name if another command that began in the same second has it."""
     make_folder(folder.parent)
     own, number = folder, 1
@@ -116,7 +116,7 @@ def of_its_own(folder: Path) -> Path:
             return own
 
 
-def note(task: Task, made: Plan) -> None:
+def write_run_requests(task: Task, made: Plan) -> None:
     """Note in the folders of runs what they are to be, before the first of them trains: the command may be stopped, and
     what it asked for holds for the runs that it had not reached.
     """

@@ -102,10 +102,11 @@ def _show(part: Part, args: argparse.Namespace, alone: bool) -> None:
         of_dataset = _differing([s for s in part.series if s.runs[0].dataset == dataset], task)
         rows = [result_row(task, s) for s in of_dataset]
         if args.markdown:
-            console.put(results_in_markdown(task, rows, told_apart(of_dataset, args.by)) if args.over is None else
+            columns = distinguishing_columns(of_dataset, args.by)
+            console.put(results_in_markdown(task, rows, columns) if args.over is None else
                         over_time(task, of_dataset, args.over))
         else:
-            console.show_results(task, dataset, rows, told_apart(of_dataset, args.by), data=not args.json)
+            console.show_results(task, dataset, rows, distinguishing_columns(of_dataset, args.by), data=not args.json)
 
 
 def _differing(series: Sequence[Series], task: Task) -> list[Series]:
@@ -148,7 +149,7 @@ def _write(parts: Sequence[Part], args: argparse.Namespace) -> list[TaskError]:
     return failed
 
 
-def told_apart(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:
+def distinguishing_columns(series: Sequence[Series], by: By = "run") -> dict[str, list[str]]:
     """Columns that tell rows apart: the run, unless each is called as its variant, and the settings that differ."""
     columns = {}
     if any(len(s.runs) > 1 for s in series):

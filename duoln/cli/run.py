@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from duoln import runtime
 from duoln.backends.protocol import Backend
 from duoln.cli import console, facts, planned
-from duoln.cli.guard import as_document, guarded
+from duoln.cli.guard import as_document, run_to_exit_code
 from duoln.cli.one_task import say_absent, say_data
 from duoln.cli.parser import Parser
 from duoln.cli.ranks import launch, parse_ranks, take_rank
-from duoln.cli.report import result_row, told_apart, write_curves, write_layers
+from duoln.cli.report import distinguishing_columns, result_row, write_curves, write_layers
 from duoln.errors import (
     CheckpointError,
     DataError,
@@ -34,7 +34,7 @@ from duoln.runs.series import ENDINGS, By, series_of
 from duoln.runs.settings import Command, Job
 from duoln.system.paths import path_argument
 from duoln.tasks import registry
-from duoln.tasks.boundary import Apart, named
+from duoln.tasks.boundary import IsolatedListener, guard_task
 from duoln.tasks.events import Listener
 from duoln.tasks.task import Task
 from duoln.tasks.values import Dataset
@@ -127,9 +127,9 @@ def run_task(make: Callable[[], Task], argv: Sequence[str], prog: str | None = N
         parser.set_defaults(plugins=None, words=argv, flags=list(parser._option_string_actions))
         args = parser.parse_args(argv)
         # The task may not belong to a plug-in, so its module is used as the name of the distribution.
-        return _train(named(task, task.owner or type(task).__module__), args, preset, variants)
+        return _train(guard_task(task, task.owner or type(task).__module__), args, preset, variants)
 
-    return guarded(run, argv)
+    return run_to_exit_code(run, argv)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -199,8 +199,8 @@ def _train(task: Task, args: argparse.Namespace, usual: str | None = None, varia
             continue
         if not ended:
             if args.out is None and args.resume is None:
-                plan = plan._replace(top=planned.of_its_own(plan.top))
-            planned.note(task, plan)
+                plan = plan._replace(top=planned.unused_folder(plan.top))
+            planned.write_run_requests(task, plan)
         status = "done"
         try:
             folder = plan.top / job.name
@@ -241,7 +241,7 @@ def _loggers(name: str | None) -> Callable[[Path], list[Listener]]:
         from duoln.runs.tensorboard import TensorBoard
     except ImportError as error:
         raise UsageError(f"[run] --log-to {name}: {error}; pip install tensorboardX") from error
-    return lambda folder: [Apart(TensorBoard(folder), f"--log-to {name}", console.say)]
+    return lambda folder: [IsolatedListener(TensorBoard(folder), f"--log-to {name}", console.say)]
 
 
 class Ended(NamedTuple):
@@ -303,7 +303,8 @@ def _show_table(task: Task, dataset: Dataset, ended: Sequence[Ended], top: Path,
         series = series_of(task, read_curves([top / run.job.name for run in ended]), by)
         for line in (line for s in series for line in s.remarks()):
             console.say(line, style="yellow")
-        console.show_results(task, dataset, [result_row(task, s) for s in series], told_apart(series, by), data=data)
+        rows, columns = [result_row(task, s) for s in series], distinguishing_columns(series, by)
+        console.show_results(task, dataset, rows, columns, data=data)
         return
     endings = [run.status if run.status in ENDINGS else "" for run in ended]
     apart = {"ended": endings} if any(endings) else {}

@@ -47,7 +47,7 @@ def claimed() -> Iterator[Claim]:
     with contextlib.ExitStack() as stack:
         _claim = Claim(_set_aside(stack, sys.stdout), sys.stderr)
         try:
-            stack.enter_context(contextlib.redirect_stdout(Talk()))
+            stack.enter_context(contextlib.redirect_stdout(RemarkStream()))
             yield _claim
         finally:
             _claim = None
@@ -119,7 +119,7 @@ class Results(_Stream):
         return len(text)
 
 
-class Talk(_Stream):
+class RemarkStream(_Stream):
     """stderr."""
 
     name = "stderr"

@@ -45,7 +45,7 @@ def ranks(backend: Backend | str | None = None) -> Place:
         UsageError: the launcher's variables contradict each other, or no engine connects ranks of this backend.
         RankError: the others cannot be reached.
     """
-    joined = _of(backend_of("ranks", backend))
+    joined = _joined_ranks(backend_of("ranks", backend))
     return Place(0, 1) if joined is None else Place(joined.rank, joined.size)
 
 
@@ -73,7 +73,7 @@ def average_gradients(gradients: Any, weight: float = 1.0) -> Any:
     for leaf in leaves:
         if not isinstance(leaf, Tensor) or leaf.dtype not in ("float32", "float64"):
             raise DtypeError(f"[average_gradients] expected tensors of float32 or float64, found {described(leaf)}")
-    joined = _of(leaves[0].backend) if leaves else None
+    joined = _joined_ranks(leaves[0].backend) if leaves else None
     if joined is None:
         return gradients
     by = tensor(np.array(weight, leaves[0].dtype), leaves[0].backend)
@@ -82,7 +82,7 @@ def average_gradients(gradients: Any, weight: float = 1.0) -> Any:
     return tree.map(lambda g: g / over, total)
 
 
-def _of(where: Backend) -> Ranks | None:
+def _joined_ranks(where: Backend) -> Ranks | None:
     if where.name not in _joined:
         _joined[where.name] = _join(where)
     return _joined[where.name]
@@ -90,9 +90,9 @@ def _of(where: Backend) -> Ranks | None:
 
 def _join(where: Backend) -> Ranks | None:
     if where.name == "mlx":
-        from duoln.distributed.ring import started
+        from duoln.distributed.ring import mlx_launch_group
 
-        if (group := started()) is not None:
+        if (group := mlx_launch_group()) is not None:
             return Ranks(group, where)
     if not any(names.rank in os.environ for names in LAUNCHERS.values()):
         return None

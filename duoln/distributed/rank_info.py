@@ -75,7 +75,7 @@ def find_rank(launcher: str, environment: MutableMapping[str, str] = os.environ)
     Raises:
         UsageError: variables that are missing, are no numbers, or contradict each other.
     """
-    names = LAUNCHERS[_present(environment) if launcher == "auto" else launcher]
+    names = LAUNCHERS[_detect_launcher(environment) if launcher == "auto" else launcher]
     rank, size = _number(environment, names.rank), _number(environment, names.size)
     if size < 1:
         raise UsageError(f"[ranks] expected {names.size} of at least 1, found 0")
@@ -105,7 +105,7 @@ def choose_gpu(local_rank: int, environment: MutableMapping[str, str] = os.envir
         environment[variable] = visible[local_rank]
 
 
-def _present(environment: Mapping[str, str]) -> str:
+def _detect_launcher(environment: Mapping[str, str]) -> str:
     present = [name for name, names in LAUNCHERS.items() if names.rank in environment or names.size in environment]
     if not present:
         raise UsageError("[ranks] --ranks auto: expected the variables of a launcher, found none of "

@@ -84,7 +84,7 @@ class Ranks:
         """
         return self._sum(tensors if part else tree.map(self._zeros, tensors))
 
-    def of_first(self, tensors: Any) -> Any:
+    def broadcast(self, tensors: Any) -> Any:
         """The tree of tensors of process 0."""
         return self._sum(tensors if self.rank == 0 else tree.map(self._zeros, tensors))
 

@@ -42,7 +42,7 @@ class Ring:
         """Nothing to do: the sockets close with the process."""
 
 
-def started() -> Ring | None:
+def mlx_launch_group() -> Ring | None:
     """The group of MLX's own launcher, `mlx.launch`; None for a process that it has not started."""
     if "MLX_RANK" not in os.environ:
         return None

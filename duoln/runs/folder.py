@@ -67,7 +67,7 @@ class RunFolder(Listener):
                               for part in checkpoint.remove_parts(folder)]
                 unfinished += checkpoint.remove_old(self.checkpoints)
             except BlockingIOError as error:  # the lock file was removed while another process had it
-                raise _taken(path, "its number is unknown") from error
+                raise _locked_error(path, "its number is unknown") from error
             except OSError as error:
                 raise CheckpointError(f"{path}: the run folder cannot be written: {error.strerror or error}") from error
             self.close = opened.pop_all().close
@@ -171,14 +171,14 @@ def _locked(path: Path) -> tuple[int, str]:
     except BlockingIOError:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
         os.close(descriptor)
-        raise _taken(path.parent, holder or "its number is unknown") from None
+        raise _locked_error(path.parent, holder or "its number is unknown") from None
     except OSError:
         os.close(descriptor)
         raise
     return descriptor, unlocked
 
 
-def _taken(path: Path, holder: str) -> CheckpointError:
+def _locked_error(path: Path, holder: str) -> CheckpointError:
     return CheckpointError(f"{path}: another process ({holder}) is running in this folder; wait for it, or choose "
                            "another --out")
 

@@ -68,7 +68,7 @@ def remove(folder: Path) -> None:
         folder.rmdir()
 
 
-def home(task: Task) -> Path:
+def kept_folder(task: Task) -> Path:
     """The folder of a task's kept runs: `results`, beside the module of its class."""
     return Path(inspect.getfile(type(task))).resolve().parent / "results"
 

@@ -20,7 +20,7 @@ MAX_JSON = 1 << 20
 """The most bytes of `config.json` or `result.json`; they have some 1,000."""
 
 
-def by_numbers(path: str | Path) -> tuple[list[str | int], str]:
+def natural_sort_key(path: str | Path) -> tuple[list[str | int], str]:
     """A key by which names are in the order of the numbers in them: `ln-seed9` comes before `ln-seed10`."""
     parts = re.split("([0-9]+)", str(path))
     return [int(part) if k % 2 else part for k, part in enumerate(parts)], str(path)
@@ -66,7 +66,7 @@ def folders_below(path: Path) -> Iterator[Path]:
             continue
         seen.add(real)
         ours = (name for name in inside if name != CHECKPOINTS and not name.startswith("."))
-        inside[:] = sorted(ours, key=by_numbers)
+        inside[:] = sorted(ours, key=natural_sort_key)
         yield Path(place)
 
 

@@ -124,7 +124,7 @@ class Series(NamedTuple):
         return ", ".join(f"{status} ({statuses[status]}{of})" if of else status
                          for status in ENDINGS if statuses[status])
 
-    def unlike(self) -> list[str]:
+    def seed_differences(self) -> list[str]:
         """In words, what the bits of its runs depend on, besides their seeds, that is not the same in all runs."""
         keys = dict.fromkeys(key for run in self.runs for key in run.identity if key != _OF_ONE_SEED)
         lines = []
@@ -146,7 +146,7 @@ class Series(NamedTuple):
         """In words, what a reader of its figures must know about the choice of its runs."""
         apart = [heading for heading in POOLED.values() if heading in self.differences]
         seeds = ", ".join(str(run.config.get("seed")) for run in self.runs)
-        return [*self.left_out(), *self.unlike(), *(
+        return [*self.left_out(), *self.seed_differences(), *(
             f"seed {seeds} of {self.variant} is not pooled with seeds that differ in {heading}" for heading in apart)]
 
 
@@ -172,10 +172,10 @@ def series_of(task: Task, curves: Sequence[Curve], by: By = "run") -> list[Serie
         name = newest[0].variant if len(newest) == 1 else f"{len(newest)} seeds"
         made.append(Series(name, newest[0].variant, {}, newest, older))
     differing = [key for key in differing_settings(task, [s.runs[0] for s in made]) if key != "seed"]
-    return [s._replace(differences={**_values(s.runs[0], differing), **_apart(s, made)}) for s in made]
+    return [s._replace(differences={**_values(s.runs[0], differing), **_distinguishing_facts(s, made)}) for s in made]
 
 
-def _apart(series: Series, all_series: Sequence[Series]) -> dict[str, str]:
+def _distinguishing_facts(series: Series, all_series: Sequence[Series]) -> dict[str, str]:
     """The texts that tell a series from others of the same settings, by heading."""
     of_settings = [each.runs[0] for each in all_series
                    if setting_of(each.runs[0])[:3] == setting_of(series.runs[0])[:3]]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from duoln.errors import CheckpointError, CheckpointWarning, DataFormatError, UsageError
 from duoln.runs.folder import folder_name, read_json, write_json
-from duoln.runs.places import COMMAND, CONFIG, by_numbers, folders_below
+from duoln.runs.places import COMMAND, CONFIG, folders_below, natural_sort_key
 from duoln.system.filesystem import check_regular, make_folder
 from duoln.tasks.settings import check_config, make_config, restored, value_in_words
 from duoln.tasks.task import Config, Task
@@ -166,6 +166,6 @@ def newest_below(folder: Path, task: str) -> Path | None:
     Raises:
         DataFormatError: a file is damaged. CheckpointError: one is no regular file.
     """
-    begun = [(command.time, by_numbers(run.parent), run.parent) for run in folders_below(folder)
+    begun = [(command.time, natural_sort_key(run.parent), run.parent) for run in folders_below(folder)
              if run != folder and (command := read_command(run)) is not None and command.task == task]
     return max(begun)[-1] if begun else None

@@ -124,7 +124,7 @@ def in_foreign_bytes(name: str, arrays: Mapping[str, Array], metadata: Mapping[s
     narrow = {key for key, x in arrays.items() if isinstance(x, Tensor) and x.dtype == "bfloat16"}
     host = {key: _on_host(x, key in narrow) for key, x in arrays.items()}
     try:
-        _ask_for(_COPIES * sum(x.nbytes for x in host.values()))
+        _check_memory(_COPIES * sum(x.nbytes for x in host.values()))
         content = safetensors.numpy.save(host, dict(metadata))
     except MemoryError as error:
         raise MemoryExhaustedError(f"[{name}] no memory left for the content of the file: {error}") from error
@@ -145,7 +145,7 @@ def in_foreign_bytes(name: str, arrays: Mapping[str, Array], metadata: Mapping[s
     return content
 
 
-def _ask_for(count: int) -> None:
+def _check_memory(count: int) -> None:
     """Raises MemoryError if the system does not give so many bytes. The library asks for them in Rust, which ends the
     process then.
     """
@@ -201,7 +201,7 @@ class TensorFile:
         data, header = self._header
         begin, end = header[name]["data_offsets"]
         if self.dtype(name) != _NARROW:
-            _ask_for(end - begin)
+            _check_memory(end - begin)
             values: np.ndarray = self._file.get_tensor(name)
             return values
         shape = self.shape(name)

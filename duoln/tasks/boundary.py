@@ -23,7 +23,7 @@ import pluggy
 
 from duoln import errors
 from duoln.errors import DuolnError, PluginError, TaskError, words_of
-from duoln.tasks.contract import RESULTS, ContractError, as_it_is, check_attributes, checked_batch
+from duoln.tasks.contract import RESULTS, ContractError, accept_any, check_attributes, checked_batch
 from duoln.tasks.events import Listener
 from duoln.tasks.task import Task
 
@@ -35,7 +35,7 @@ _OF_RESULTS = {"model": ("init",), "optimizer": ("rate_at", "init", "update")}
 """For a method that gives an object of the author's: the methods of the object that duoln calls."""
 
 
-def named(task: Task, owner: str) -> Task:
+def guard_task(task: Task, owner: str) -> Task:
     """A copy of a task whose methods raise a `TaskError` if the task's code fails or its result breaks the contract.
 
     The same is true of its batches, of the initialisation of its model and of its optimizer. The author's code runs on
@@ -52,10 +52,10 @@ def named(task: Task, owner: str) -> Task:
     """
     check_attributes(task)
     author = _Author(task.name, owner, _file_of(task))
-    result: Task = author.call("copy", as_it_is, copy.copy, task)
+    result: Task = author.call("copy", accept_any, copy.copy, task)
     vars(result)["owner"] = owner
     for method in METHODS:
-        vars(result)[method] = partial(author.method, method, author.call(method, as_it_is, getattr, task, method))
+        vars(result)[method] = partial(author.method, method, author.call(method, accept_any, getattr, task, method))
     return result
 
 
@@ -69,23 +69,23 @@ class _Author(NamedTuple):
 
     def method(self, where: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The checked result of a method of the task; failures of what it gives are named too."""
-        result = self.call(where, RESULTS.get(where, as_it_is), function, *args, **kwargs)
+        result = self.call(where, RESULTS.get(where, accept_any), function, *args, **kwargs)
         if where == "data":
             return dataclasses.replace(result, train=partial(self.call, where, checked_batch, result.train))
         if where == "peer":
-            return partial(self.call, where, as_it_is, result)
+            return partial(self.call, where, accept_any, result)
         if where not in _OF_RESULTS:
             return result
-        copied = self.call(where, as_it_is, copy.copy, result)
+        copied = self.call(where, accept_any, copy.copy, result)
         for method in _OF_RESULTS[where]:
-            bound = self.call(where, as_it_is, getattr, result, method)
-            vars(copied)[method] = partial(self.call, where, as_it_is, bound)
+            bound = self.call(where, accept_any, getattr, result, method)
+            vars(copied)[method] = partial(self.call, where, accept_any, bound)
         return copied
 
     def call(self, where: str, check: Callable[[Any], Any], function: Callable[..., Any], /,
              *args: Any, **kwargs: Any) -> Any:
         """The checked result of a call of the author's code; the working folder is the same afterwards."""
-        with staying():
+        with preserve_cwd():
             try:
                 return check(function(*args, **kwargs))
             except (TaskError, MemoryError, KeyboardInterrupt):  # already named; no error of the task; the user's wish
@@ -145,7 +145,7 @@ def _line_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def staying() -> Iterator[None]:
+def preserve_cwd() -> Iterator[None]:
     """Restore the working folder after the block, because relative paths of the user refer to it."""
     here = _folder()
     try:
@@ -162,7 +162,7 @@ def _folder() -> str | None:
         return None
 
 
-class Apart(Listener):
+class IsolatedListener(Listener):
     """A listener that cannot change a run: it gets copies of what it may write into, and the working folder stays.
 
     Args:
@@ -186,7 +186,7 @@ class Apart(Listener):
         if event != "on_update":  # whose values are numbers alone
             values = copy.deepcopy(values)
         try:
-            with staying():
+            with preserve_cwd():
                 getattr(self._listener, event)(*values)
         except (KeyboardInterrupt, MemoryError):
             raise

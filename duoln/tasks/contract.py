@@ -197,7 +197,7 @@ _ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 
 # Results ---------------------------------------------------------------------------------------------------
 
-def as_it_is(value: Any) -> Any:
+def accept_any(value: Any) -> Any:
     """The result of a call of which the contract says nothing."""
     return value
 

@@ -13,7 +13,7 @@ from duoln.data import Batch
 from duoln.data.digits import make_digits
 from duoln.data.mnist import find_mnist, read_found
 from duoln.errors import UsageError
-from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data, original_or_made
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Dataset
 
@@ -40,9 +40,9 @@ def read_digits(name: str, source: Source, rows: int | None, root: Path | None, 
         as `original_or_made`. UsageError: fewer digits than `rows`.
     """
     (dataset, sets), why = original_or_made(
-        source, lambda: partial(_original, find_mnist(root), held_out), partial(_made, rows))
+        source, lambda: partial(_original, find_mnist(root), held_out), partial(_synthetic_digits, rows))
     train = sets["train"]
-    with suited_to(source, why):
+    with blame_missing_data(source, why):
         if rows is not None and not 1 <= rows <= len(train["label"]):
             raise UsageError(f"[{name}] expected rows between 1 and {len(train['label'])}, found {rows}")
     return dataset, {**sets, "train": {key: a[:rows] for key, a in train.items()}}, why
@@ -55,7 +55,7 @@ def _original(paths: Mapping[str, tuple[Path, Path]], held_out: int) -> tuple[Da
                                           "valid": {k: a[-held_out:] for k, a in train.items()}, "test": test}
 
 
-def _made(rows: int | None) -> tuple[Dataset, dict[str, Batch]]:
+def _synthetic_digits(rows: int | None) -> tuple[Dataset, dict[str, Batch]]:
     count = min(rows, MADE_TRAIN) if rows is not None and rows > 0 else MADE_TRAIN
     counts = {"train": count, "valid": MADE_TEST, "test": MADE_TEST}
     return Dataset("made digits", "synthetic"), {split: _pixels(*_drawn(n, split)) for split, n in counts.items()}

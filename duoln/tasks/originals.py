@@ -43,7 +43,7 @@ def locate(names: Sequence[str], root: Path | None = None) -> list[Path] | None:
     return None
 
 
-class Found(NamedTuple):
+class FoundCorpus(NamedTuple):
     """A corpus that is there."""
 
     name: str
@@ -52,7 +52,8 @@ class Found(NamedTuple):
     files: list[Path]
 
 
-def first_there(places: Mapping[str, Sequence[str]], names: Sequence[str], root: Path | None, advice: str) -> Found:
+def first_there(places: Mapping[str, Sequence[str]], names: Sequence[str], root: Path | None,
+                advice: str) -> FoundCorpus:
     """The first of some corpora whose files are there.
 
     Args:
@@ -67,7 +68,7 @@ def first_there(places: Mapping[str, Sequence[str]], names: Sequence[str], root:
     for name in names:
         files = locate(places[name], root)
         if files is not None:
-            return Found(name, files[0].parents[len(Path(places[name][0]).parts) - 1], files)
+            return FoundCorpus(name, files[0].parents[len(Path(places[name][0]).parts) - 1], files)
     raise absent([file for name in names for file in places[name][:1]], root, advice)
 
 
@@ -104,7 +105,7 @@ def original_or_made(source: str, find: Callable[[], Callable[[], T]], make: Cal
 
 
 @contextmanager
-def suited_to(source: str, why: str) -> Iterator[None]:
+def blame_missing_data(source: str, why: str) -> Iterator[None]:
     """In the block, settings that do not suit synthetic data that nobody requested are an error about missing data.
 
     Args:

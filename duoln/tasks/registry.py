@@ -24,7 +24,7 @@ import pluggy
 from duoln.core.arguments import did_you_mean
 from duoln.errors import PluginError, UsageError
 from duoln.tasks import hookspecs
-from duoln.tasks.boundary import Apart, named, refusal, staying
+from duoln.tasks.boundary import IsolatedListener, guard_task, preserve_cwd, refusal
 from duoln.tasks.contract import NAME, check_attributes, kind_of
 from duoln.tasks.events import Listener
 from duoln.tasks.hookspecs import Command
@@ -87,7 +87,7 @@ class Registry:
             wanted = set(asked) if wanted is None else wanted & set(asked)
         for row in _outside()[1] if _autoloads() else ():
             self._refuse(row.name, row.distribution, row.reason)
-        for entry, distribution in plugins() if asked is None else _asked(asked):
+        for entry, distribution in plugins() if asked is None else _checked_plugins(asked):
             if wanted is not None and entry.name not in wanted:
                 continue
             if entry.name in self.distributions:
@@ -96,7 +96,7 @@ class Registry:
                              f"the first is {self.distributions[entry.name]}'s")
                 continue
             self.distributions[entry.name] = distribution
-            with staying():
+            with preserve_cwd():
                 self._load(entry, distribution)
 
     def _load(self, entry: EntryPoint, distribution: str) -> None:
@@ -157,22 +157,22 @@ class Registry:
             raise _StrictError(f"plug-in '{name}' of {distribution}: {reason}") from error
         self.broken.append(Broken(name, distribution, reason))
 
-    def listeners(self, say: Callable[[str], None]) -> list[Apart]:
+    def listeners(self, say: Callable[[str], None]) -> list[IsolatedListener]:
         """The listeners of plug-ins. None of them can stop a run; one that fails becomes a `Broken` row.
 
         Args:
             say: takes one line about each plug-in or listener that is left out.
         """
-        made: list[Apart] = []
+        made: list[IsolatedListener] = []
         for name, plugin in self._manager.list_name_plugin():
             source = f"plug-in '{name}' of {self.distributions[name]}"
-            with staying():
+            with preserve_cwd():
                 try:
                     given = self._ask(plugin, "duoln_listeners")
                     for listener in given:
                         if not isinstance(listener, Listener):
                             raise PluginError(f"duoln_listeners: expected Listener objects, found {kind_of(listener)}")
-                    made += [Apart(listener, source, say) for listener in given]
+                    made += [IsolatedListener(listener, source, say) for listener in given]
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:
@@ -258,7 +258,7 @@ def _name_of(installed: Distribution) -> str:
     return str(metadata["Name"]) if metadata and "Name" in metadata else "an unknown distribution"
 
 
-def _asked(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
+def _checked_plugins(names: Sequence[str]) -> list[tuple[EntryPoint, str]]:
     """All plug-ins, after a check that each name belongs to one of them."""
     pairs = plugins(autoload=True)
     known = dict.fromkeys(entry.name for entry, _ in pairs)
@@ -297,10 +297,10 @@ def find_task(name: str, asked: Sequence[str] | None = None) -> Task:
     """
     quick = Registry([name], asked)
     if name in quick.tasks:
-        return named(*quick.tasks[name])
+        return guard_task(*quick.tasks[name])
     everything = Registry(asked=asked)
     if name in everything.tasks:
-        return named(*everything.tasks[name])
+        return guard_task(*everything.tasks[name])
     for broken in everything.broken:
         if broken.name == name:
             raise PluginError(f"plug-in '{name}' of {broken.distribution} is broken: {broken.reason}")

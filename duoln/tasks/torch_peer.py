@@ -100,15 +100,15 @@ def layers(torch: Any, params: Params) -> Any:
     if "weight" in params or "direction" in params:
         return linear(torch, params.get("weight", params), params.get("bias"))
     if params.keys() <= {"gain", "bias"}:
-        return _with(torch, (torch.nn.LayerNorm if "bias" in params else torch.nn.RMSNorm)(len(params["gain"]), 1e-5),
-                     params["gain"], params.get("bias"))
+        kind = torch.nn.LayerNorm if "bias" in params else torch.nn.RMSNorm
+        return _set_weights(torch, kind(len(params["gain"]), 1e-5), params["gain"], params.get("bias"))
     module = torch.nn.Module()
     for name, value in params.items():
         setattr(module, name, layers(torch, value) if isinstance(value, dict) else parameter(torch, value))
     return module
 
 
-def _with(torch: Any, layer: Any, weight: np.ndarray, bias: np.ndarray | None) -> Any:
+def _set_weights(torch: Any, layer: Any, weight: np.ndarray, bias: np.ndarray | None) -> Any:
     layer.weight = parameter(torch, weight)
     if bias is not None:
         layer.bias = parameter(torch, bias)
@@ -125,7 +125,7 @@ def linear(torch: Any, weight: np.ndarray | Params, bias: np.ndarray | None = No
     *size, n_in, n_out = weight.shape
     layer = (torch.nn.Conv2d(n_in, n_out, tuple(size), bias=bias is not None) if size else
              torch.nn.Linear(n_in, n_out, bias=bias is not None))
-    return _with(torch, layer, np.moveaxis(weight, (-1, -2), (0, 1)), bias)
+    return _set_weights(torch, layer, np.moveaxis(weight, (-1, -2), (0, 1)), bias)
 
 
 def _cell_norm(torch: Any, cell: Params, side: str, part: slice = slice(None)) -> Any:

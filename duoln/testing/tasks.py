@@ -24,7 +24,7 @@ from duoln.nn import no_dropout
 from duoln.pictures.drawing import can_draw
 from duoln.randomness import Stream
 from duoln.runs.trained import load_trained
-from duoln.tasks.boundary import named
+from duoln.tasks.boundary import guard_task
 from duoln.tasks.settings import has_source, make_config, settings_of
 from duoln.tasks.task import Config, Task, selected_by
 from duoln.tasks.values import Splits
@@ -82,7 +82,7 @@ def check_task(task: Task, preset: str = "smoke", backend: Backend | str = "nump
     _check_names(task, preset)
     _check_spelling(task)
     _check_meanings(task)
-    task = named(task, task.owner or type(task).__module__)  # errors name the task and the method, as those of a run
+    task = guard_task(task, task.owner or type(task).__module__)  # errors name task and method, as those of a run
     if layering:
         _check_layering(task)
     second = _second(where) if agreement else None

@@ -48,8 +48,8 @@ class StepMemory(NamedTuple):
 
     def __str__(self) -> str:
         kept = self.fixed + self.per_example * self.batch_size
-        return (f"{size(self.total)} a step (parameters and slots {size(self.state)}, gradients "
-                f"{size(self.gradients)}, kept for the backward pass {size(kept)})")
+        return (f"{format_bytes(self.total)} a step (parameters and slots {format_bytes(self.state)}, gradients "
+                f"{format_bytes(self.gradients)}, kept for the backward pass {format_bytes(kept)})")
 
 
 def estimate(task: Task, model: Module, state: State, batch: Batch, donates: bool,
@@ -101,7 +101,7 @@ def state_bytes(state: State) -> int:
     return sum(t.data.nbytes for t in tree.leaves(state))
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """A number of bytes as readable text, such as "48 MB"."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:

@@ -94,7 +94,7 @@ def find_rate(train_step: Callable[[float], Any], low: float = 1e-6, high: float
             break
     if not made:
         raise DivergedError(f"[find_rate] expected a finite loss of the first update, found {loss}")
-    return _read(rates[:made], losses[:made], width, made < updates or not math.isfinite(loss))
+    return _propose_rates(rates[:made], losses[:made], width, made < updates or not math.isfinite(loss))
 
 
 def check_range(low: float, high: float, updates: int) -> None:
@@ -145,7 +145,7 @@ def _has_risen(losses: np.ndarray, width: int) -> bool:
     return bool(means[-1] - least > _RISE * max(means[0] - least, abs(least)))
 
 
-def _read(rates: np.ndarray, losses: np.ndarray, width: int, diverged: bool) -> RateTest:
+def _propose_rates(rates: np.ndarray, losses: np.ndarray, width: int, diverged: bool) -> RateTest:
     lines, slopes = smooth(np.log(rates), losses, width)
     near = [losses[max(k - width, 0):k + width + 1] for k in range(len(losses))]
     smoothed = np.clip(lines, [part.min() for part in near], [part.max() for part in near])

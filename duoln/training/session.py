@@ -14,7 +14,7 @@ from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
 from duoln.runs.identity import changes_since, check_unchanged, read_changes
 from duoln.system.stopping import watch_stop_signals
-from duoln.tasks.boundary import Apart
+from duoln.tasks.boundary import IsolatedListener
 from duoln.tasks.events import Evaluation, Listener, RunStart
 from duoln.training.norm_stats import Watch, measure
 from duoln.training.trainer import Trainer
@@ -31,7 +31,7 @@ class Session:
 
     def __init__(self, trainer: Trainer, listeners: Sequence[Listener] = (), watch: Watch | None = None) -> None:
         self.trainer, self._watch = trainer, watch
-        self._listeners = [each if isinstance(each, Apart) else Apart(each) for each in listeners]
+        self._listeners = [each if isinstance(each, IsolatedListener) else IsolatedListener(each) for each in listeners]
 
     def run(self, path: Path, resume: bool | Literal["auto", "anyway"] | None = False) -> dict[str, Any]:
         """Train to the end, evaluating and writing a checkpoint once an epoch (or every `evaluate_every` updates).
@@ -57,7 +57,7 @@ class Session:
             ends.callback(folder.close)
             refused = self._take_up(folder, resume)
             trainer.warn_of_schedule()
-            trainer.meet()
+            trainer.sync_with_first()
             folder.write_config(trainer.task.name, trainer.variant, trainer.cfg, trainer.precision)
             self._start(everyone, folder, refused)
             status = "failed"
@@ -91,7 +91,7 @@ class Session:
             RankError: another process has ended.
         """
         trainer = self.trainer
-        trainer.meet()
+        trainer.sync_with_first()
         trainer.estimate_memory()
         with watch_stop_signals() as stop:
             while not trainer.finished:
@@ -170,7 +170,7 @@ class Session:
         trainer.queue()
         evaluates = trainer.update % every == 0 or trainer.update == trainer.last_update
         watches = self._watch is not None and self._watch.is_due(trainer.update, evaluates)
-        self._tell_updates(everyone, 0 if evaluates or watches else trainer.behind)
+        self._tell_updates(everyone, 0 if evaluates or watches else trainer.read_delay)
         if watches:
             folder.write_layers(trainer.update, measure(trainer))
         if evaluates:

@@ -14,7 +14,7 @@ from duoln.errors import DtypeError
 from duoln.nn import Module, Params, no_dropout
 from duoln.nn.example import inputs_of
 from duoln.nn.observing import observed, own_arrays
-from duoln.training.memory import size
+from duoln.training.memory import format_bytes
 
 _WIDTH = 80
 _INDENT = "  "
@@ -77,9 +77,9 @@ class Summary(NamedTuple):
     def _totals(self) -> list[str]:
         notes = ["not called: arrays of such a layer may be used without a call of it"] \
             if any(_is_missed(row) for row in self.rows) else []
-        return [*notes, f"parameters: {self.parameters:,}, {size(self.parameter_bytes)}",
-                f"gradients and Adam's moments: {size(self.training_bytes)}",
-                f"activations kept for the gradient: {size(self.activation_bytes)}"]
+        return [*notes, f"parameters: {self.parameters:,}, {format_bytes(self.parameter_bytes)}",
+                f"gradients and Adam's moments: {format_bytes(self.training_bytes)}",
+                f"activations kept for the gradient: {format_bytes(self.activation_bytes)}"]
 
     def __str__(self) -> str:
         return self.text()
@@ -159,7 +159,8 @@ def _named(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
 def _cells(row: Row, name: str) -> tuple[str, ...]:
     output = str(row.output) if row.output is not None else "not called" if _is_missed(row) else ""
     return (name, row.layer, output, str(row.calls) if output else "",
-            f"{row.parameters:,}" if row.parameters else "", size(row.activation_bytes) if row.activation_bytes else "")
+            f"{row.parameters:,}" if row.parameters else "",
+            format_bytes(row.activation_bytes) if row.activation_bytes else "")
 
 
 def _table(rows: Sequence[Row], headings: Sequence[str], gap: int) -> list[str]:

@@ -22,7 +22,7 @@ from duoln.runs.precision import FLOAT32, check_precision, resumed_precision
 from duoln.runs.settings import resumed_config
 from duoln.system.filesystem import temporary_folder
 from duoln.system.paths import in_home
-from duoln.tasks.boundary import named
+from duoln.tasks.boundary import guard_task
 from duoln.tasks.events import Listener, RunStart
 from duoln.tasks.registry import find_task, load_plugins
 from duoln.tasks.settings import make_config
@@ -117,7 +117,7 @@ def train(task: str | Task, variant: str | None = None, *, preset: str | None = 
     load_plugins(own=False)  # as every command does: a run has the same rules in Python
     if not isinstance(task, str | Task):
         raise UsageError(f"[train] task: expected a task or its name, found {type(task).__name__}")
-    chosen = find_task(task) if isinstance(task, str) else named(task, task.owner or type(task).__module__)
+    chosen = find_task(task) if isinstance(task, str) else guard_task(task, task.owner or type(task).__module__)
     name: Any = next(iter(chosen.variants)) if variant is None and len(chosen.variants) == 1 else variant
     if resume and out is not None:
         cfg, _ = resumed_config(chosen, name, out, preset, settings)

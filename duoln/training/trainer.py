@@ -176,7 +176,7 @@ class Trainer:
             yield Update(queued.update, loss, self.train_seconds, norm)
 
     @property
-    def behind(self) -> int:
+    def read_delay(self) -> int:
         """The updates whose figures are best read later: while the device works on them, the host prepares the next."""
         return int(self.backend.queues and not self._debug_nans)
 
@@ -188,7 +188,7 @@ class Trainer:
     def _share(self, batch: Batch) -> Batch:
         return batch if self.ranks is None else self.ranks.share(batch, self.task.batch_axes)
 
-    def meet(self) -> None:
+    def sync_with_first(self) -> None:
         """Take over the number of updates and the state of process 0, if there are several processes.
 
         Raises:
@@ -198,7 +198,7 @@ class Trainer:
             return
         self.ranks.check_same(self.identity)
         counts = tensor(np.array([self.update, self.worse], np.int32), self.backend)
-        start = self.ranks.of_first({"state": self.state, "counts": counts})
+        start = self.ranks.broadcast({"state": self.state, "counts": counts})
         self.state = start["state"]
         self.update, self.worse = (int(count) for count in start["counts"].numpy())
         if not self.finished:
@@ -220,15 +220,16 @@ class Trainer:
         free, host = (max(now, min(before, now + of_state))
                       for now, before in zip(self._free(), self._free_before, strict=True))
         if (save := memory.save_bytes(self.state)) > host:  # first, because the estimate computes with the state
-            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {memory.size(save)} while a "
-                                       f"checkpoint is saved, and {memory.size(host)} are free on this machine; try a "
-                                       "smaller model")
+            raise MemoryExhaustedError(
+                f"{self.task.name} {self.variant} takes about {memory.format_bytes(save)} while a checkpoint is saved, "
+                f"and {memory.format_bytes(host)} are free on this machine; try a smaller model")
         needed = memory.estimate(self.task, self.model, self.state, batch, self.optimizer.donate, self.precision)
         if needed.total > free:
             whole = needed.largest_batch(free) * (self.ranks.size if self.ranks else 1)
             advice = f"try a batch_size of {whole} at most" if whole else "try a smaller model"
-            raise MemoryExhaustedError(f"{self.task.name} {self.variant} takes about {needed}, and {memory.size(free)} "
-                                       f"are free on {self.backend.device}; {advice}")
+            raise MemoryExhaustedError(
+                f"{self.task.name} {self.variant} takes about {needed}, and {memory.format_bytes(free)} are free on "
+                f"{self.backend.device}; {advice}")
         self._memory = needed
         return needed
 

@@ -17,7 +17,7 @@ from duoln.plugins.attentive_reader.batches import Dropout, Training, evaluation
 from duoln.plugins.attentive_reader.corpus import Collector, Corpus, Cut, Split
 from duoln.plugins.attentive_reader.questions import PLACEHOLDER, Question
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, first_there, in_home, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data, first_there, in_home, original_or_made
 from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "cnn", "novels", "novels-large", "made"]
@@ -49,7 +49,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     parts = corpus.encode(read_sets, words)
     unknown = describe_unknown(where, {name: float(np.mean(part.passages.values == corpus.UNKNOWN))
                                        for name, part in parts.items()})
-    with suited_to(cfg.source, why):
+    with blame_missing_data(cfg.source, why):
         return _splits(cfg, dataset, parts, words, (why, unknown))
 
 

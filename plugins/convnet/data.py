@@ -18,7 +18,7 @@ from duoln.plugins.convnet import corpus
 from duoln.plugins.convnet.corpus import Images
 from duoln.plugins.convnet.model import mask_shapes
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data, original_or_made
 from duoln.tasks.settings import check_least
 
 Corpus = Literal["cifar10", "mnist"]
@@ -43,7 +43,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     images["train"] = Images(*(a[:cfg.rows] for a in images["train"]))
     prepare = fit_whitening(images["train"].images, cfg.whitening)
     arrays = {split: {"x": prepare(part.images), "label": part.labels} for split, part in images.items()}
-    with suited_to(cfg.source, why):
+    with blame_missing_data(cfg.source, why):
         order = Batches(arrays["train"], cfg.batch_size, cfg.seed)
     shapes = mask_shapes(SHAPES[cfg.dataset], cfg.channels)
 

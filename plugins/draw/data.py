@@ -15,7 +15,7 @@ from duoln.data.digits import make_digits
 from duoln.errors import UsageError
 from duoln.plugins.draw import corpus
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data, original_or_made
 from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "binarized_mnist", "made"]
@@ -38,7 +38,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
         as `original_or_made`. UsageError: `rows` or `evaluate_images` out of range.
     """
     (dataset, images), why = original_or_made(cfg.source, partial(corpus.find_images, root), _synthetic_digits)
-    with suited_to(cfg.source, why):
+    with blame_missing_data(cfg.source, why):
         if cfg.rows is not None:
             if not 1 <= cfg.rows <= len(images["train"]):
                 raise UsageError(f"[draw] expected rows between 1 and {len(images['train'])}, found {cfg.rows}")

@@ -15,7 +15,7 @@ from duoln.errors import UsageError
 from duoln.plugins.handwriting import corpus
 from duoln.plugins.handwriting.corpus import ALPHABET, PADDING, Line
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data, original_or_made
 from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "iam", "made"]
@@ -40,7 +40,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     check_least("handwriting", cfg, length=1, text_length=1, evaluate_lines=1)
     (dataset, sets), why = original_or_made(cfg.source, partial(corpus.find_lines, root), _synthetic_lines)
     train, lines, batch_size = sets["train"], cfg.lines, cfg.batch_size
-    with suited_to(cfg.source, why):
+    with blame_missing_data(cfg.source, why):
         if lines is not None:
             if cfg.source == "auto" and dataset.provenance == "synthetic":
                 lines = min(lines, MADE_TRAIN)

@@ -17,7 +17,7 @@ from duoln.plugins.las.corpus import LETTERS, TIMIT, Alphabet, Corpus, Utterance
 from duoln.plugins.las.features import features, frame_count, width
 from duoln.plugins.las.spoken import RATE, synthetic_corpus
 from duoln.tasks import Splits
-from duoln.tasks.originals import first_there, original_or_made, suited_to
+from duoln.tasks.originals import blame_missing_data, first_there, original_or_made
 from duoln.tasks.settings import check_least
 
 Source = Literal["auto", "timit", "librispeech", "digits", "made"]
@@ -91,7 +91,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
             raise DataFormatError(utterance.name, 0, "a clip of at least one frame (25 ms)",
                                   f"{utterance.length} samples at {source.rate} Hz")
     training = source.sets["train"]
-    with suited_to(cfg.source, why):
+    with blame_missing_data(cfg.source, why):
         if not 1 <= cfg.batch_size <= len(training):
             raise UsageError(f"[las] expected a batch_size between 1 and {len(training)}, found {cfg.batch_size}")
         train = Training(training, source, cfg)

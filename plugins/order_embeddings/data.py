@@ -28,7 +28,7 @@ from duoln.plugins.order_embeddings.corpus import (
 )
 from duoln.plugins.order_embeddings.flickr8k import Pictures
 from duoln.tasks import Dataset, Splits
-from duoln.tasks.originals import DATA_SEED, first_there, original_or_made, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data, first_there, original_or_made
 
 Source = Literal["auto", "coco", "flickr8k", "flickr8k-captions", "made"]
 
@@ -55,7 +55,7 @@ def splits(cfg: Any, root: Path | None) -> Splits:
     """
     batch_size, size = cfg.batch_size, cfg.image_size
     corpus, why = original_or_made(cfg.source, partial(_find, cfg.source, size, root), partial(_synthetic_corpus, size))
-    with suited_to(cfg.source, why):
+    with blame_missing_data(cfg.source, why):
         parts = in_vocabulary(corpus, cfg.vocabulary)
         images = len(parts["train"].features)
         steps = -(-images // batch_size) - 1

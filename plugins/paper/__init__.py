@@ -100,7 +100,8 @@ def _kept(registry: Registry) -> list[Path]:
 
     examples = find_spec("duoln.examples")
     records = examples.submodule_search_locations if examples else None
-    folders = [_RUNS, *(kept.home(entry.task) for entry in registry.tasks.values()), KEPT, *map(Path, records or ())]
+    of_tasks = [kept.kept_folder(entry.task) for entry in registry.tasks.values()]
+    folders = [_RUNS, *of_tasks, KEPT, *map(Path, records or ())]
     return [folder for folder in folders if folder.is_dir()]
 
 

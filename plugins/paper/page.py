@@ -70,7 +70,7 @@ def _folders(task: Task, runs: Sequence[Curve]) -> Iterator[str]:
     below: dict[Path, dict[str, None]] = {}
     for run in runs:
         below.setdefault(run.path.parent, {})[run.path.name] = None
-    package = kept.home(task).parent
+    package = kept.kept_folder(task).parent
     for folder, names in below.items():
         yield (f"{folder.relative_to(package.parent) if folder.is_relative_to(package) else folder}: "
                f"{', '.join(names)}")

@@ -17,7 +17,7 @@ from duoln.plugins.skip_thoughts.corpus import Corpus
 from duoln.plugins.skip_thoughts.model import LARGEST_NORM, Norm, SkipThoughts
 from duoln.plugins.skip_thoughts.relatedness import ROUNDS, Round
 from duoln.tasks import Column, Config, Dataset, Findings, ReferenceTable, Splits, Task
-from duoln.tasks.originals import DATA_SEED, suited_to
+from duoln.tasks.originals import DATA_SEED, blame_missing_data
 from duoln.tasks.settings import check_least
 from duoln.tasks.task import Predict
 from duoln.tasks.values import Trained
@@ -101,7 +101,7 @@ class SkipThoughtsTask(Task):
             judging.check_library()
         dataset, corpus, held_out, why = data.load(cfg.source, cfg.corpus, cfg.words, cfg.lower_case, cfg.valid_share,
                                                    root)
-        with suited_to(cfg.source, why):
+        with blame_missing_data(cfg.source, why):
             train, valid = data.parts(corpus, held_out, cfg.longest, cfg.valid_share)
             batches = data.HomogeneousBatches(train, cfg.batch_size, cfg.seed, cfg.filtering)
             evaluation = {"valid": data.valid_split(valid, train, cfg.valid_triplets, cfg.batch_size)}

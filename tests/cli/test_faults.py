@@ -18,7 +18,7 @@ from conftest import TOOLS
 from small_runs import Line, fit_into, line_trainer, state_bits
 
 from duoln import doctor, runtime
-from duoln.cli.guard import guarded
+from duoln.cli.guard import run_to_exit_code
 from duoln.errors import CheckpointError, CompileWarning, GradientWarning
 from duoln.runs import checkpoint
 from duoln.runs.folder import RunFolder
@@ -192,7 +192,7 @@ def test_the_best_of_a_run_is_kept(tmp_path, numpy_backend):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("category", [CompileWarning, GradientWarning])
 def test_a_warning_of_duoln_is_one_line(category, capsys):
-    assert guarded(lambda: (warnings.warn("a reason", category, stacklevel=1), 0)[1]) == 0
+    assert run_to_exit_code(lambda: (warnings.warn("a reason", category, stacklevel=1), 0)[1]) == 0
     assert capsys.readouterr().err == "warning: a reason\n"
 
 
@@ -201,7 +201,7 @@ def test_a_warning_of_another_library_is_left_to_python(monkeypatch):
     seen = []
     monkeypatch.setattr(warnings, "showwarning", lambda message, *place, **named: seen.append(str(message)))
     before = warnings.showwarning
-    assert guarded(lambda: (warnings.warn("old", DeprecationWarning, stacklevel=1), 0)[1]) == 0
+    assert run_to_exit_code(lambda: (warnings.warn("old", DeprecationWarning, stacklevel=1), 0)[1]) == 0
     assert seen == ["old"] and warnings.showwarning is before
 
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from duoln.cli import build_parser, console, main
-from duoln.cli.guard import guarded
+from duoln.cli.guard import run_to_exit_code
 from duoln.cli.parser import wants_json
 from duoln.training.trainer import Trainer
 
@@ -119,7 +119,7 @@ def test_a_result_is_not_followed_by_a_second_document(capsys):
         console.put_json({"a": 1})
         raise ValueError("late")
 
-    assert guarded(run, ["list", "--json"]) == 1
+    assert run_to_exit_code(run, ["list", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {"a": 1}
 
 

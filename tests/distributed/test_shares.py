@@ -36,7 +36,7 @@ def test_sums_and_the_state_of_the_first_keep_their_form():
         own = {"a": [duoln.tensor(np.full((2, 3), g.rank + 1, np.float32), be)],
                "step": duoln.tensor(np.array(g.rank + 7, np.int32), be), "empty": duoln.tensor(np.zeros((0, 4), np.float32), be)}
         ranks = Ranks(g, be)
-        return (ranks.of_first(own), ranks.total({"a": own["a"]}, 1 / 2), ranks.total({"a": own["a"]}, g.rank),
+        return (ranks.broadcast(own), ranks.total({"a": own["a"]}, 1 / 2), ranks.total({"a": own["a"]}, g.rank),
                 ranks.any(g.rank == 1), ranks.any(False))
 
     for first, both, one, some, none in together(2, work):
@@ -258,7 +258,7 @@ def test_other_data_of_another_rank_are_refused(rng):
     def meet(g, be):
         task = Labels(x if g.rank == 0 else -x)
         cfg = task.config(batch_size=12)
-        Trainer(task, "only", cfg, task.data(cfg), be, ranks=Ranks(g, be)).meet()
+        Trainer(task, "only", cfg, task.data(cfg), be, ranks=Ranks(g, be)).sync_with_first()
 
     for error in together(2, meet):
         assert isinstance(error, UsageError) and str(error).startswith("[ranks] expected batches of the training data ("), error

@@ -198,8 +198,8 @@ def test_batch_norm_is_evaluated_by_the_statistics_of_undisturbed_images(numpy_b
         trainer = Trainer(TASK, "bn", cfg, TASK.data(cfg), numpy_backend)
         evaluations.append(trainer.evaluate())
     assert evaluations[0] == evaluations[1]
-    forward = trainer._population_forward()
-    params = nn.with_population(trainer.model, trainer.state["params"], [trainer.splits.train(0)], forward)
+    params = nn.with_population(trainer.model, trainer.state["params"], [trainer.splits.train(0)],
+                                lambda params, batch: TASK.population(trainer.model, params, to_tensors(batch, numpy_backend)))
     x = trainer.splits.evaluation["test"]["x"]
     whole, alone = (trainer.model(params, to_tensors({"x": a}, numpy_backend)).numpy() for a in (x[:5], x[:1]))
     np.testing.assert_allclose(whole[:1], alone, rtol=1e-4, atol=1e-6)

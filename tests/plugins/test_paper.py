@@ -78,7 +78,7 @@ def test_what_is_not_there_is_told(capsys, tmp_path, words, told):
 
 
 def test_without_any_run_it_says_so(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(kept, "home", lambda task: tmp_path / "results")
+    monkeypatch.setattr(kept, "kept_folder", lambda task: tmp_path / "results")
     assert main(["paper", "6.6", "--plugin", "mnist"]) == 0
     out, err = capsys.readouterr()
     assert "--runs" in err

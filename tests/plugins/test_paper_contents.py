@@ -53,7 +53,7 @@ def test_a_claim_has_its_analysis_or_task_variants_and_settings(entry, claim):
 @_named(OF_RUNS)
 def test_its_figures_are_those_of_kept_runs(entry, claim):
     """Of some runs of its variants, whatever their settings."""
-    rows, _ = standings(REGISTRY, [kept.home(REGISTRY.tasks[entry.task].task)])
+    rows, _ = standings(REGISTRY, [kept.kept_folder(REGISTRY.tasks[entry.task].task)])
     settings = next(row.settings for row in rows if row.entry is entry)
     runs = [[run for s in settings if s.variant == role.variant for run in s.runs.values()] for role in claim.rule.roles]
     assert any(claim.rule.judge([[run] for run in chosen]) for chosen in itertools.product(*runs))

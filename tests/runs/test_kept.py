@@ -79,7 +79,7 @@ def test_damaged_files_are_named(name, damage, words, made, tmp_path):
 
 
 def test_the_home_of_a_task_is_beside_its_code():
-    assert kept.home(find_task("mnist")).parts[-2:] == ("mnist", "results")
+    assert kept.kept_folder(find_task("mnist")).parts[-2:] == ("mnist", "results")
 
 
 # The command ------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_an_installed_package_gets_no_results(place, made, tmp_path, monkeypatch
     home = tmp_path / place / "results"
     if "zip" not in place:
         home.parent.mkdir(parents=True)
-    monkeypatch.setattr(kept, "home", lambda task: home)
+    monkeypatch.setattr(kept, "kept_folder", lambda task: home)
     assert main(["keep", str(made / "0" / "ln"), "--as", "short"]) == 2
     error = capsys.readouterr().err
     assert f"beside the code of mnist, found {home.parent}" in error and "--to DIR" in error and not home.exists()
@@ -146,7 +146,7 @@ def test_an_installed_package_gets_no_results(place, made, tmp_path, monkeypatch
 
 
 def test_results_are_made_beside_code_that_is_edited(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "home", lambda task: tmp_path / "results")
+    monkeypatch.setattr(kept, "kept_folder", lambda task: tmp_path / "results")
     assert main(["keep", str(made / "0" / "ln"), "--as", "short"]) == 0
     assert _folders(tmp_path / "results") == ["ln"]
 

@@ -10,7 +10,7 @@ import pytest
 from runs.reading import Reading, made_curve
 
 from duoln.cli import console
-from duoln.cli.report import over_time, result_row, results_in_markdown, told_apart
+from duoln.cli.report import distinguishing_columns, over_time, result_row, results_in_markdown
 from duoln.errors import DataFormatError
 from duoln.runs.curve import read_dataset
 from duoln.runs.curves import read_curves
@@ -85,7 +85,7 @@ def test_the_csv_tells_runs_apart(tmp_path):
 def test_a_text_stays_in_its_cell_of_a_markdown_table(text, cell, tmp_path):
     runs = [made_curve(tmp_path / str(k) / "ln", "ln", note=note, run=k) for k, note in enumerate((text, "another"))]
     series = series_of(Reading(), runs)
-    header, _, first, last = results_in_markdown(Reading(), [result_row(Reading(), s) for s in series], told_apart(series)).split("\n")
+    header, _, first, last = results_in_markdown(Reading(), [result_row(Reading(), s) for s in series], distinguishing_columns(series)).split("\n")
     assert f"| {cell} |" in first and "| another |" in last and "| run | note | setting run |" in header
     assert len({line.replace(r"\|", "").count("|") for line in (header, first, last)}) == 1
     over = over_time(Reading(), series, "test_error").split("\n")
@@ -130,7 +130,7 @@ def test_nan_is_left_out_and_counted_in_whatever_order_runs_stand(order, tmp_pat
     assert s.figure("valid_error") == Range(0.1, 0.05, 0.15, 1)
     assert [p[1:] for p in s.points(lambda c: [(p["update"], p["valid_error"]) for p in c.points])] == [(0.2, 0.1, 0.3, 1), (0.1, 0.05, 0.15, 1)]
     assert console.number(s.figure("valid_error"), ".2f") == "0.10\n0.05-0.15\n1 NaN"
-    table = results_in_markdown(Reading(), [result_row(Reading(), s)], told_apart([s], "seed"))
+    table = results_in_markdown(Reading(), [result_row(Reading(), s)], distinguishing_columns([s], "seed"))
     assert "| 10.00% (5.00%-15.00%, 1 NaN) |" in table
     assert "| 0.4000 (0.2000-0.6000, 1 NaN) | 0.2000 (0.1000-0.3000, 1 NaN) |" in over_time(Reading(), [s], "test_error")
     [row, _] = _rows([s], tmp_path / "c.csv", "seed")
@@ -147,12 +147,12 @@ def test_a_seed_that_is_there_twice_counts_once(tmp_path):
     runs = [made_curve(tmp_path / str(k) / "ln", "ln", 1.0 + k, seed=seed)._replace(starts=[{"time": f"2026-01-0{3 - k}"}])
             for k, seed in enumerate((0, 0, 1))]
     [s] = series_of(Reading(), runs, "seed")
-    assert s.label() == "ln (2 seeds)" and told_apart([s], "seed") == {"seeds": ["2"]}
+    assert s.label() == "ln (2 seeds)" and distinguishing_columns([s], "seed") == {"seeds": ["2"]}
     assert s.figure("test_error") == Range(0.2, 0.1, 0.3)
     assert s.left_out() == [f"{runs[1].path} is left out: a newer run has seed 0 of ln (2 seeds)"]
     assert _rows([s], tmp_path / "c.csv", "seed")[0]["seeds"] == "2"
     [alone] = series_of(Reading(), runs[1::-1], "seed")
-    assert alone.label() == "ln" and alone.runs == [runs[0]] and told_apart([alone], "seed") == {}
+    assert alone.label() == "ln" and alone.runs == [runs[0]] and distinguishing_columns([alone], "seed") == {}
 
 
 def test_seconds_are_a_median_too(tmp_path):
@@ -180,7 +180,7 @@ def test_seeds_of_another_code_or_of_other_data_have_a_row_of_their_own(part, he
     first, second = series_of(Reading(), runs, "seed")
     assert (len(first.runs), len(second.runs)) == (2, 1) and second.differences == {heading: "other"}
     assert first.figure("valid_error") == Range(0.1, 0.05, 0.15) and second.figure("valid_error") == 2.5
-    assert told_apart([first, second], "seed")[heading] == [first.differences[heading], "other"]
+    assert distinguishing_columns([first, second], "seed")[heading] == [first.differences[heading], "other"]
     assert second.remarks() == [f"seed 2 of ln is not pooled with seeds that differ in {heading}"]
     assert f"0, 1 of ln is not pooled with seeds that differ in {heading}" in first.remarks()[0]
 

@@ -10,7 +10,7 @@ from duoln.cli import main
 from duoln.errors import DataMissingError, MemoryExhaustedError, TaskError
 from duoln.examples.own_task import Spirals
 from duoln.tasks import ReferenceTable, make_config
-from duoln.tasks.boundary import named
+from duoln.tasks.boundary import guard_task
 from duoln.tasks.contract import RESULTS
 from duoln.tasks.registry import Registry
 from duoln.testing import check_error, check_task
@@ -49,7 +49,7 @@ def test_on_every_backend(be):
         def loss(self, model, params, batch):
             raise ValueError("what went wrong")
 
-    task = named(Frail(), "here")
+    task = guard_task(Frail(), "here")
     cfg = make_config(task, "ln", "smoke")
     trainer = Trainer(task, "ln", cfg, task.data(cfg), be)
     check_error(TaskError, trainer.advance, "task 'spirals' of here: loss raised ValueError: what went wrong")
@@ -61,7 +61,7 @@ def test_a_wrong_result_names_the_method_and_its_first_line():
             return 1.0
 
     line = Wrong.loss.__code__.co_firstlineno
-    check_error(TaskError, lambda: named(Wrong(), "here").loss(None, {}, {}),
+    check_error(TaskError, lambda: guard_task(Wrong(), "here").loss(None, {}, {}),
                 f"task 'spirals' of here: loss: expected a Tensor, found 1.0 ({__file__}:{line}); ")
 
 
@@ -72,14 +72,14 @@ def test_the_code_of_a_task_runs_on_its_own_object():
             return super().data(cfg, root)
 
     own = Counting()
-    task = named(own, "here")
+    task = guard_task(own, "here")
     cfg = make_config(task, "ln", "smoke")
     task.data(cfg)
     assert own.asked == cfg.batch_size and not hasattr(task, "asked")
 
 
 def test_a_named_task_is_the_same_task():
-    task = named(Spirals(), "here")
+    task = guard_task(Spirals(), "here")
     assert isinstance(task, Spirals)
     check_task(task)
     cfg = make_config(task, "ln", "smoke")
@@ -95,7 +95,7 @@ def test_errors_that_say_what_to_do_pass_as_they_are():
         def loss(self, model, params, batch):
             raise MemoryError("no room")
 
-    task = named(Frail(), "here")
+    task = guard_task(Frail(), "here")
     cfg = make_config(task, "ln", "smoke")
     check_error(DataMissingError, lambda: task.data(cfg), "put the file there")
     trainer = Trainer(task, "ln", cfg, Spirals().data(cfg), runtime.backend("numpy"))
@@ -156,7 +156,7 @@ def test_report_takes_plug_ins_by_name(install, tmp_path):
     ({"a": np.ones(3)}, "floats (rows, units) as 'a'"), ({"a": np.ones((2, 3), int)}, "floats (rows, units)")])
 def test_what_layers_get_is_checked(result, words):
     wrong = type("Wrong", (Spirals,), {"layer_inputs": lambda self, model, params, batch: result})()
-    check_error(TaskError, lambda: named(wrong, "here").layer_inputs(None, {}, {}), "layer_inputs", words)
+    check_error(TaskError, lambda: guard_task(wrong, "here").layer_inputs(None, {}, {}), "layer_inputs", words)
 
 
 # Tables of the paper ----------------------------------------------------------------------------------

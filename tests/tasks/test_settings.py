@@ -18,7 +18,7 @@ from duoln.errors import UsageError
 from duoln.examples.own_task import Spirals
 from duoln.optim import Adam
 from duoln.tasks import Config, Dataset, Findings, Task, make_config, option
-from duoln.tasks.boundary import named
+from duoln.tasks.boundary import guard_task
 from duoln.tasks.registry import Registry
 from duoln.tasks.settings import convert, is_readable, kind_in_words, meanings_of, settings_of, value_in_words
 from duoln.testing import check_error, check_task
@@ -175,7 +175,7 @@ class Kinds(Line):
 
 @pytest.fixture
 def duoln_with(monkeypatch, tmp_path):
-    task = named(Kinds(), "a-plug-in")
+    task = guard_task(Kinds(), "a-plug-in")
     Kinds.seen.clear()
     for module in ("duoln.tasks.registry.find_task", "duoln.training.train.find_task"):
         monkeypatch.setattr(module, lambda name, asked=None: task)

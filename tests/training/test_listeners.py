@@ -9,7 +9,7 @@ from small_runs import VALUES, Line
 
 import duoln
 from duoln.cli.run import run_task
-from duoln.tasks.boundary import Apart
+from duoln.tasks.boundary import IsolatedListener
 from duoln.tasks.events import Listener
 
 
@@ -81,7 +81,7 @@ def test_what_a_listener_writes_changes_neither_the_run_nor_what_others_hear(tra
 
 def test_the_events_of_a_command_are_copies_too(tmp_path, monkeypatch):
     kept = Keeping()
-    monkeypatch.setattr("duoln.tasks.registry.Registry.listeners", lambda self, say: [Apart(Writing()), Apart(kept)])
+    monkeypatch.setattr("duoln.tasks.registry.Registry.listeners", lambda self, say: [IsolatedListener(Writing()), IsolatedListener(kept)])
     assert run_task(Told, ["--backend", "numpy", "--epochs", "1", "--out", str(tmp_path)], preset="smoke") == 0
     assert [values["valid_mse"] for values in kept.values] == [3.0, 1.0] and "mine" not in kept.results[-1]
 

@@ -24,7 +24,7 @@ from duoln.system import limits
 from duoln.tasks import make_config
 from duoln.tasks.registry import find_task
 from duoln.testing import check_error
-from duoln.training.memory import StepMemory, save_bytes, size, state_bytes
+from duoln.training.memory import StepMemory, format_bytes, save_bytes, state_bytes
 from duoln.training.trainer import Trainer
 
 MB = 10**6
@@ -88,7 +88,7 @@ def test_the_estimate_is_near_the_peak_of_a_step(name, variant, settings, numpy_
     peak = tracemalloc.get_traced_memory()[1] + state_bytes
     tracemalloc.stop()
     assert estimated.batch_size == trainer.cfg.batch_size
-    assert 0.7 < estimated.total / peak < 1.4, (size(estimated.total), size(peak))
+    assert 0.7 < estimated.total / peak < 1.4, (format_bytes(estimated.total), format_bytes(peak))
 
 
 @pytest.mark.long
@@ -275,4 +275,4 @@ def test_a_file_that_does_not_fit_is_told_and_does_not_end_the_process(tmp_path)
 @pytest.mark.parametrize(("count", "text"), [(0, "0 bytes"), (999, "999 bytes"), (48_400_000, "48.4 MB"), (1500, "1.5 kB"),
                                              (3 * 10**12, "3,000 GB")])
 def test_sizes_are_for_people(count, text):
-    assert size(count) == text
+    assert format_bytes(count) == text
