@@ -40,7 +40,7 @@ class Beside:
     def total(self, tensors, part):
         return tensors
 
-    def of_first(self, tensors):
+    def broadcast(self, tensors):
         return tensors
 
     def check_same(self, own):
