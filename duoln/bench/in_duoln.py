@@ -16,7 +16,7 @@ from duoln.bench.row import RATE, TOKENS, WEIGHT_DECAY, Call, Functions, Row, li
 from duoln.core import Op, Rule, composed_only, each_rule
 from duoln.core.gradient import pullback
 from duoln.errors import DuolnError
-from duoln.kernels.device_limits import memory
+from duoln.kernels import device_limits
 from duoln.kernels.registry import operator
 from duoln.ops.recurrent.variants import norm_shapes
 from duoln.randomness import Stream
@@ -200,7 +200,7 @@ def _by_steps(cell: str, norm: str, arrays: Mapping[str, Tensor]) -> tuple[Tenso
 
 def streams() -> bool:
     """True if a copy is made by our own C++ with streaming stores; for NumPy's arrays."""
-    return memory.refusal() is None
+    return device_limits.streaming_refusal() is None
 
 
 def _copy(x: Tensor) -> Tensor:
@@ -208,8 +208,9 @@ def _copy(x: Tensor) -> Tensor:
     its argument.
     """
     half = (x.shape[0] + 1) // 2
-    copied: Array = memory.copy(x.data) if x.backend.name == "numpy" and streams() else x.backend.concat(
-        [x.data[:half], x.data[half:]])
+    is_streamed = x.backend.name == "numpy" and streams()
+    copied: Array = (device_limits.streaming_copy(x.data) if is_streamed else
+                     x.backend.concat([x.data[:half], x.data[half:]]))
     return Tensor(copied, x.backend)
 
 

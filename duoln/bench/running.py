@@ -12,7 +12,7 @@ from duoln.bench.records import make_case, make_record
 from duoln.bench.row import Row
 from duoln.bench.turns import KEEP_MEMORY, Entry, SidePool
 from duoln.errors import DuolnError
-from duoln.kernels.device_limits import memory
+from duoln.kernels import device_limits
 
 COPY = "copy"
 
@@ -113,4 +113,4 @@ def copy_words(gbps: float, backend: Backend) -> str:
     if in_duoln.streams():
         return f"a streaming copy, {gbps:.1f} GB/s"
     return f"NumPy's copy, {gbps:.1f} GB/s (no limit: it reads what it overwrites; nothing is compiled, because " \
-           f"{memory.refusal()})"
+           f"{device_limits.streaming_refusal()})"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
+from duoln.kernels import native
+from duoln.kernels.elementwise.engine import ENGINE, TEXT, formula_function
 from duoln.kernels.launch import Launch
 from duoln.kernels.launch.declared import Layout
 
@@ -39,3 +43,12 @@ def _push_layout(macros: dict[str, int]) -> Callable[..., Layout]:
 
 PUSH = {macros["WIDTH"]: Launch("device_limits/push", "push_in_cluster", "heard: own uint32, rounds: int32",
                                 _push_layout(macros)) for macros in PUSHES}
+
+# The CPU's memory: a library's own copy reads what it overwrites, so it moves half as much again as it says.
+streaming_copy = formula_function("copy")
+"""A copy of a contiguous array, with all threads; one of 8 MiB or more is written with streaming stores."""
+
+
+def streaming_refusal() -> str | None:
+    """The reason why there is no such copy of float32 here; None if there is one."""
+    return native.refusal(ENGINE, np.dtype(np.float32)) or native.refusal(TEXT, np.dtype(np.float32))

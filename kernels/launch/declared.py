@@ -33,6 +33,8 @@ _CPP = {"real": "T", "stored": "T", "sum": "T", "bool": "uint8_t", "int32": "int
 _CUDA = {"real": "float", "stored": "storage_t", "sum": "float", "bool": "bool", "int32": "int", "int64": "long long",
          "uint32": "unsigned", "float32": "float", "float64": "double"}
 """The types of a prototype's arrays and numbers."""
+ACTIVATIONS = {None: 0, "relu": 1, "tanh": 2}
+"""The activations that kernels compute in the same pass as a norm or a product: their numbers in activation.h."""
 DTYPES = {name.upper(): np.dtype(name) for name in ("bool", "int32", "int64", "float32", "float64")}
 """The dtypes that lines name, as INT32."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from duoln.backends.protocol import Array, Backend
 from duoln.core import Rule
 from duoln.kernels import host, native
-from duoln.kernels.activation import NUMBERS
+from duoln.kernels.launch.declared import ACTIVATIONS
 from duoln.kernels.linear.multiply import (
     FEW_ROWS_FILE,
     LEAST_OF_VECTOR,
@@ -155,7 +155,7 @@ def _activated_forward(be: Backend, x: Array, weight: Array, bias: Array | None,
 
 
 def _activated_vjp(be: Backend, saved: _Activated, gout: Array, needs: Sequence[bool]) -> tuple[Array | None, ...]:
-    before = through_activation(saved.y, gout, NUMBERS[saved.activation])
+    before = through_activation(saved.y, gout, ACTIVATIONS[saved.activation])
     return _vjp(be, (saved.x, saved.weight), before, needs)
 
 

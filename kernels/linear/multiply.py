@@ -12,8 +12,8 @@ import numpy as np
 
 from duoln.backends.protocol import Array
 from duoln.kernels import host, native
-from duoln.kernels.activation import NUMBERS
 from duoln.kernels.launch import Launch
+from duoln.kernels.launch.declared import ACTIVATIONS
 
 MOST_ROWS = 8
 """With more, packing the matrix pays: (8 x 400)(400 x 1600) takes 144 us here, 213 packed and 182 by OpenBLAS."""
@@ -127,7 +127,7 @@ def multiply_and_activate(a: Array, b: Array, bias: Array | None, activation: st
     if _packs_nothing(a, b):
         multiply(a, b, out, bias)
         return np.maximum(out, 0, out=out) if activation == "relu" else np.tanh(out, out=out)
-    _pack_and_multiply(a, b, out, bias, activation=NUMBERS[activation])
+    _pack_and_multiply(a, b, out, bias, activation=ACTIVATIONS[activation])
     return out
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from duoln.backends.protocol import STORAGE, Array, Backend
 from duoln.core import Op, Rule
-from duoln.kernels.activation import NUMBERS
 from duoln.kernels.launch import Launch, condition
-from duoln.kernels.launch.declared import Layout
+from duoln.kernels.launch.declared import ACTIVATIONS, Layout
 from duoln.kernels.norm import plan as plans
 from duoln.kernels.norm.plan import LAYER, Norm, Plan
 from duoln.ops import add_layer_norm, add_rms_norm, layer_norm, rms_norm
@@ -122,7 +121,7 @@ _RULES = {"numpy": "compiled", "cupy": "cuda row"}
 
 def _forward(be: Backend, norm: Norm, x: Array, residual: Array | None, gain: Array | None, bias: Array | None,
              eps: float, activation: str | None) -> tuple[Array, Array | None, tuple[Any, ...]]:
-    number = NUMBERS[activation]
+    number = ACTIVATIONS[activation]
     total, y, stats = _LAUNCHES[norm.centred][0][be.name](x, residual, gain, bias, eps, number, norm.residual)
     if total is not None and be.dtype(x) not in STORAGE:
         x, residual = total, None

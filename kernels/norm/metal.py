@@ -13,9 +13,8 @@ from functools import partial
 import mlx.core as mx
 
 from duoln.backends.protocol import Array
-from duoln.kernels.activation import NUMBERS
 from duoln.kernels.launch import Launch, metal
-from duoln.kernels.launch.declared import Layout
+from duoln.kernels.launch.declared import ACTIVATIONS, Layout
 
 MOST_COLUMNS = 8192
 _MOST_GROUPS = 512
@@ -88,5 +87,5 @@ def backward(x: Array, gain: Array | None, bias: Array | None, dy: Array, eps: f
         (width,).
     """
     made: tuple[Array | None, ...] = _BACKWARD[centred](
-        x, residual, gain, bias, dy, d_total, eps, NUMBERS[activation], needs[0], needs[1], needs[2] and centred)
+        x, residual, gain, bias, dy, d_total, eps, ACTIVATIONS[activation], needs[0], needs[1], needs[2] and centred)
     return made

@@ -11,8 +11,7 @@ from duoln.bench.records import check_record, load, ratio, ratios, spread
 from duoln.bench.turns import Entry, Side, SidePool, check_agreement
 from duoln.cli import main
 from duoln.errors import DuolnError, MemoryExhaustedError, UsageError
-from duoln.kernels import native
-from duoln.kernels.device_limits import memory
+from duoln.kernels import device_limits, native
 from duoln.testing import check_error
 
 SMALL = ["--set", "source=made", "--set", "hidden=16", "--set", "rows=200", "--batch-size", "32"]
@@ -224,7 +223,7 @@ def test_a_copy_is_in_words(be, monkeypatch):
         assert words == "a copy, 20.0 GB/s"
     elif native.machine_refusal() is None:
         assert words == "a streaming copy, 20.0 GB/s"
-    monkeypatch.setattr(memory, "refusal", lambda: "DUOLN_NATIVE=0 is set")
+    monkeypatch.setattr(device_limits, "streaming_refusal", lambda: "DUOLN_NATIVE=0 is set")
     if running.on_cpu(be):
         assert running.copy_words(20.0, be).endswith("because DUOLN_NATIVE=0 is set)")
 

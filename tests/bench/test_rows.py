@@ -17,9 +17,8 @@ from duoln.bench.groups import WIDE_NAMES, row_of
 from duoln.bench.wide import WIDE
 from duoln.core import Rule, composed_only
 from duoln.errors import DuolnError
-from duoln.kernels import native
+from duoln.kernels import device_limits, native
 from duoln.kernels.attention import cases as attention_cases
-from duoln.kernels.device_limits import memory
 from duoln.kernels.recurrent.cases import Shape, flops, least_bytes
 from duoln.kernels.registry import timed
 from duoln.testing import check_error
@@ -212,7 +211,7 @@ def test_the_copy_is_one(be, monkeypatch):
 def test_a_streaming_copy_has_every_value(size):
     """The last size is written with streaming stores."""
     x = np.arange(size, dtype=np.float32)
-    assert np.array_equal(memory.copy(x), x)
+    assert np.array_equal(device_limits.streaming_copy(x), x)
 
 
 def test_least_bytes_and_operations():
