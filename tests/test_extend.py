@@ -193,6 +193,12 @@ TEXT = '#include "common.h"\nENTRY(twice) {\n    for (index_t k = 0; k < size; +
 DECLARED = "x: real[*size] -> y: like x"
 
 
+@pytest.fixture(autouse=True)
+def _own_texts(monkeypatch):
+    """A run's identity has the texts that other packages compile; those of one test are no other's."""
+    monkeypatch.setattr(storage, "_outside", set())
+
+
 def launch(folder, text=TEXT, declaration=DECLARED, entry="twice", dtype=np.float32, name="twice", x=None):
     file = folder / f"{name}.cpp"
     file.write_text(text)

@@ -75,14 +75,14 @@ def test_a_second_signal_ends_at_once(first, second, code, tmp_path):
 import os, signal, sys
 from pathlib import Path
 from duoln import runtime
-from duoln.cli.guard import guarded
+from duoln.cli.guard import run_to_exit_code
 from small_runs import At, fit_into, line_trainer
 be = runtime.backend("numpy")
 def both():
     os.kill(os.getpid(), signal.{first})
     os.kill(os.getpid(), signal.{second})
     print("not at once", flush=True)
-sys.exit(guarded(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}), be, [At(3, both)])))
+sys.exit(run_to_exit_code(lambda: fit_into(line_trainer(be), Path({str(tmp_path / "r")!r}), be, [At(3, both)])))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
                           cwd=TOOLS)
