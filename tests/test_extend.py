@@ -26,7 +26,7 @@ from duoln.errors import (
     UsageError,
 )
 from duoln.kernels import native, registry
-from duoln.kernels.native import storage
+from duoln.kernels.native import loading, storage
 from duoln.testing import check_error, check_op, check_rule, hostgpu
 from duoln.testing.emulation import emulated
 
@@ -197,6 +197,7 @@ DECLARED = "x: real[*size] -> y: like x"
 def _own_texts(monkeypatch):
     """A run's identity has the texts that other packages compile; those of one test are no other's."""
     monkeypatch.setattr(storage, "_outside", set())
+    monkeypatch.setattr(loading._state, "failures", {})
 
 
 def launch(folder, text=TEXT, declaration=DECLARED, entry="twice", dtype=np.float32, name="twice", x=None):
