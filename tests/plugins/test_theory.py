@@ -8,12 +8,13 @@ import pytest
 from duoln import nn
 from duoln.cli import main
 from duoln.errors import BackendError
+from duoln.plugins.las import spoken
 from duoln.plugins.paper.evidence import KEPT
 from duoln.plugins.theory import equations, geometry, invariance, magnitude, report, stability
 from duoln.testing.references import STEPS
 
 TINY = ["--preset", "smoke", "--updates", "4", "--every", "2", "--seeds", "2"]
-SOUNDS = ["--variant", "none,both", "--set", "utterances=12", "--set", "batch_size=4", "--set", "buckets=2", "--set", "mels=3"]
+SOUNDS = ["--variant", "none,both", "--set", "batch_size=4", "--set", "buckets=2", "--set", "mels=3"]
 CASES = {
     "invariance": ([], (invariance, "DRAWS", 2), 6, ["18 of 18 cells", "the table, which says"]),
     "equations": ([], None, 19, ["eq. 20-22", "8 of 8 layers and cells", "11 of 11"]),
@@ -41,6 +42,7 @@ def _covers(kept, present):
 def test_an_analysis_has_a_table_and_a_document_like_the_kept_one(kind, capsys, tmp_path, monkeypatch):
     assert {path.stem for path in KEPT.iterdir()} == set(CASES)
     words, smaller, rows, texts = CASES[kind]
+    monkeypatch.setattr(spoken, "COUNTS", {"train": 12, "dev": 3, "test": 3})
     if smaller:
         monkeypatch.setattr(*smaller)
     assert main(["analyze", kind, "--backend", "numpy", "--out", str(tmp_path / "new"), *words]) == 0
