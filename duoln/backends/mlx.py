@@ -310,7 +310,7 @@ def _sine_and_cosine_of_float64(x: Array) -> tuple[Array, Array]:
 
 
 def _round_to_odd(x: Array) -> Array:
-    """Values whose rounding to 16 bits by MLX, through float32, is that of `x`; see `storage.single`."""
+    """Values whose rounding to 16 bits by MLX, through float32, is that of `x`; see `storage.round_to_odd`."""
     if x.dtype == mx.int32:  # beyond 24 bits: one bit tells whether any of the lowest eight is set
         lowest = mx.bitwise_and(x, 0xFF)
         return mx.where(mx.abs(x) >= 1 << 24, x - lowest + 0x80 * (lowest != 0).astype(mx.int32), x)

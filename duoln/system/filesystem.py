@@ -196,7 +196,7 @@ def _replace(path: Path, content: bytes) -> None:
         mode = 0o666 if before is None else before.st_mode & stat.S_IRWXU
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
-            lock(descriptor, wait=True)  # see `is_left`
+            lock(descriptor, wait=True)  # see `is_abandoned`
             if before is not None:
                 _make_like(descriptor, before)
             write_all(descriptor, content)

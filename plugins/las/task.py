@@ -150,7 +150,7 @@ class Las(Task):
     def predict(self, model: LasModel, params: Params, batch: dict[str, Tensor]) -> Tensor:
         """With labels, the cross-entropy of each utterance: (B,).
 
-        Without labels, the hypotheses of greedy search and of beam search, before `walk_back` makes texts of them:
+        Without labels, the hypotheses of greedy search and of beam search, before `backtrack` makes texts of them:
         symbols and parents (2, longest, B, 1 + beam), those of greedy search first.
         """
         if "labels" in batch:

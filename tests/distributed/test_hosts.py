@@ -86,8 +86,6 @@ def test_a_rank_that_dies_ends_the_others_without_a_launcher(tmp_path):
     assert first.returncode == 1 and "rank 0 lost another rank" in stderr
 
 
-# Two network namespaces, as two machines -------------------------------------------------------------------
-
 @pytest.mark.minutes
 def test_ranks_that_open_mpi_starts_train_as_one_process(tmp_path):
     if not shutil.which("mpirun"):
